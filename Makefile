@@ -10,7 +10,7 @@ ARGS =
 SPREAD = -n auto --maxprocesses=4
 
 .NOTPARALLEL:
-.PHONY: help demo test check check-static cover owncover bench soak interop limits messages settings format lock clean env-run env-dev env-lock
+.PHONY: help demo test test-failed check check-static cover owncover bench soak interop limits messages settings format lock clean env-run env-dev env-lock
 
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -20,6 +20,9 @@ demo: env-run ## run a small fleet, then the Spark pipeline over its logs
 
 test: check-static ## run static checks and all tests
 	@$(PY) -m pytest $(SPREAD) $(ARGS)
+
+test-failed: env-dev ## run the tests that failed last time, one after the other
+	@$(PY) -m pytest -n0 --maxfail=3 --last-failed --last-failed-no-failures none $(ARGS)
 
 check: check-static ## run static checks and the fast tests
 	@$(PY) -m pytest $(SPREAD) -m 'not slow and not soak' $(ARGS)

@@ -24,7 +24,7 @@ from bench.hostile.members import Content, Insider
 from bench.hostile.outsiders import Maker, Outsider
 from bench.hostile.victim import Member, Victim, drains, victim
 from meshbus.engine.base.packets import Address, PacketBatch
-from meshbus.node.udp import UdpSocket
+from meshbus.node.driving.udp import UdpSocket
 from meshbus.wire.constants import Subprotocol
 
 TIMES_JUNK = 3.0
@@ -195,6 +195,7 @@ async def _admitted(node: Victim, who: Insider, make: members.Make, refused_ns: 
 def _share_table(seconds: float) -> Table:
     found = share.run(seconds)
     rows: list[list[Cell]] = [
+        ["events per second, no attacker", found.alone_per_s],
         ["events per second, the attacker busy elsewhere", found.quiet_per_s],
         ["events per second under attack", found.attacked_per_s],
         ["kept", found.kept],

@@ -2,7 +2,8 @@
 
 Bias: each figure includes the start of an interpreter, with files in the system's cache. Starting Python takes most of the
 time and is shown separately. `over bare` is the difference of the medians; on a busy machine it varies by a millisecond or
-two and can be negative. The cost of importing the first heavy name has its own row.
+two and can be negative. The cost of importing the first heavy name has its own row. Resident memory is that of a whole
+process, interpreter included, after the work of its row.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import subprocess
 import sys
 
 import meshbus
+from bench import resident
 from bench.harness import Case, Cell, Table, compare
 
 BARE = "bare interpreter"
@@ -21,6 +23,7 @@ PROGRAMS = {
     "first match": "from meshbus import SubscriptionIndex; SubscriptionIndex().match(b'')",
 }
 NODE = "from meshbus import Node"
+COMMITTED_IDLE_MB = 90
 
 
 def run(quick: bool) -> list[Table]:
@@ -33,7 +36,22 @@ def run(quick: bool) -> list[Table]:
         [name, timing.best_ns / 1e6, timing.median_ns / 1e6, (timing.median_ns - bare.median_ns) / 1e6]
         for name, timing in timings.items()
     ]
-    return [Table(f"Start-up time: wall-clock ms, {rounds} rounds", ["program", "best", "median", "over bare"], rows)]
+    return [
+        Table(f"Start-up time: wall-clock ms, {rounds} rounds", ["program", "best", "median", "over bare"], rows),
+        memory(),
+    ]
+
+
+def memory() -> Table:
+    """Return the resident memory of processes that do more and more."""
+    rows: list[list[Cell]] = []
+    for name in resident.ROWS:
+        command = [sys.executable, "-m", resident.__name__, name]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - this interpreter
+        used, *heavy = done.stdout.split()
+        rows.append([name, int(used), ", ".join(heavy) or "–"])
+    notes = [f"committed: an idle node takes at most {COMMITTED_IDLE_MB} MB"]
+    return Table("Resident memory", ["process", "MB", "heavy packages it has loaded"], rows, notes)
 
 
 def starting(program: str) -> Case:

@@ -31,9 +31,9 @@ from meshbus.engine.settings import EngineSettings, GatewayConfig
 from meshbus.log.packets.recorder import PacketRecorder
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity, routing_id
-from meshbus.node.recording import Recording
-from meshbus.node.udp import UdpSocket
-from meshbus.node.warmup import warm
+from meshbus.node.driving.udp import UdpSocket
+from meshbus.node.driving.warmup import warm
+from meshbus.node.logs.recording import Recording
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.wire.constants import PACKET_COST, ROUTE_BYTES
 from meshbus.wire.header import Header, pack_header

@@ -28,8 +28,8 @@ from meshbus.engine.core import Engine
 from meshbus.engine.settings import EngineSettings, LivenessConfig
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity, routing_id
+from meshbus.node.driving.udp import UdpSocket
 from meshbus.node.node import Node
-from meshbus.node.udp import UdpSocket
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
 from meshbus.testing.realpeer import RealPeer

@@ -14,10 +14,10 @@ from meshbus import sync
 from meshbus.engine.base.notices import Unsubscribed
 from meshbus.engine.channels.publish import PublishConfig
 from meshbus.errors import ChannelError, HandshakeError, LocalProtocolError
-from meshbus.node.coordinating import Coordinating
-from meshbus.node.noticelog import Notice
-from meshbus.node.publisher import ChannelPublisher
-from meshbus.node.subscription import Subscription, WhenFull
+from meshbus.node.channels.publisher import ChannelPublisher
+from meshbus.node.channels.subscription import Subscription, WhenFull
+from meshbus.node.daemons.coordinating import Coordinating
+from meshbus.node.peers.noticelog import Notice
 from tests.twins import attributes, differences
 
 PSK = "5a" * 32

@@ -107,7 +107,7 @@ def batches(load: Load, *, seed: int = 1) -> Iterator[Batch]:
 def _columns(
     source: tuple[int, int], first: int, start: int, count: int, rng: np.random.Generator, *, received: bool
 ) -> Columns:
-    """Return what a node writes about the events of one batch (node/logs.py)."""
+    """Return what a node writes about the events of one batch (node/logs/logs.py)."""
     channel, publisher = source
     origin = 0xA000 + channel * PUBLISHERS + publisher
     recv_ns = BEGIN_NS + start * 1_000_000_000 // EVENTS_PER_S

@@ -27,7 +27,7 @@ from bench.funnel.load import CHANNELS, RAW_BYTES
 from meshbus.node.node import Node
 
 if TYPE_CHECKING:
-    from meshbus.node.publisher import ChannelPublisher
+    from meshbus.node.channels.publisher import ChannelPublisher
 
 ANSWER_S = 120.0
 """Time limit for an answer of a node."""

@@ -21,9 +21,9 @@ from meshbus.engine.base.packets import Address, Output, PacketBatch
 from meshbus.engine.core import Engine
 from meshbus.engine.settings import EngineSettings
 from meshbus.names.identity import Identity
-from meshbus.node.driver import Driver
+from meshbus.node.driving.driver import Driver
+from meshbus.node.driving.udp import UdpSocket
 from meshbus.node.node import Node
-from meshbus.node.udp import UdpSocket
 from meshbus.policy.capability import CapabilitySet
 from meshbus.wire.constants import Subprotocol
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from bench.child import serve, tell
 from meshbus.compute.daemon import DaemonEvent
+from meshbus.node.channels.subscription import Subscription
+from meshbus.node.driving.tasks import TaskOwner
 from meshbus.node.node import Node
-from meshbus.node.subscription import Subscription
-from meshbus.node.tasks import TaskOwner
 
 PSK = "42" * 32
 INPUTS, OUTPUT = "bench/numbers/", "bench/counts"

@@ -87,7 +87,7 @@ def test_a_machine_that_works_but_slowly_gets_advice(
     meshbus: Meshbus, good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MESHBUS_JIT", "0")
-    monkeypatch.setattr("meshbus.node.udp._LINUX", False)
+    monkeypatch.setattr("meshbus.node.driving.udp._LINUX", False)
     result = meshbus("check", good, "--set", "receive_buffer_bytes=1073741824")
     assert result.code == Exit.OK, "advice is no failure"
     rows = {row["check"]: row for row in result.rows}

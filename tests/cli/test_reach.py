@@ -8,7 +8,7 @@ import pytest
 from meshbus.cli.exit import Exit
 from meshbus.keyfile import create_psk
 from meshbus.names.identity import Identity
-from meshbus.node.udp import UdpSocket
+from meshbus.node.driving.udp import UdpSocket
 from tests.cli.conftest import Meshbus
 from tests.cli.running import QUICK, Running, running
 

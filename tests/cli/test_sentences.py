@@ -7,7 +7,7 @@ from meshbus.edge.refusals import Direction, Refusal
 from meshbus.engine.base import notices
 from meshbus.errors import HandshakeFault, SlowConsumer
 from meshbus.names.channel import ChannelName
-from meshbus.node.redial import PeerUnreachable
+from meshbus.node.peers.redial import PeerUnreachable
 from meshbus.wire.messages.membership import AckReason
 
 ROBOT = 0x1122334455667788

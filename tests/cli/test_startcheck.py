@@ -9,7 +9,7 @@ import pytest
 from meshbus.cli.check import Result
 from meshbus.cli.exit import Exit
 from meshbus.log.log import Redex
-from meshbus.node.udp import UdpSocket
+from meshbus.node.driving.udp import UdpSocket
 from tests.cli.conftest import Meshbus
 from tests.cli.conftest import Result as Ran
 from tests.cli.running import running

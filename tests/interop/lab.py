@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from meshbus.names.channel import ChannelName
+from meshbus.node.channels.subscription import Subscription
 from meshbus.node.node import Node
-from meshbus.node.subscription import Subscription
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.testing.realpeer import RealPeer
 from tests.interop.tap import Seen, Tap

@@ -92,7 +92,8 @@ async def handshake_theirs(bench: Bench) -> None:
     peer, node = bench.lab.peer(packages=bench.packages), await bench.lab.node()
     node.accept(peer.node_id)
     await asyncio.to_thread(peer.connect, node.address, node.noise_public_key, node.node_id)
-    await eventually(lambda: len(node.peers) == 1, "its session")
+    await asyncio.to_thread(peer.start)
+    await eventually(lambda: len(node.peers) == 1, "its session", 30.0)
 
 
 async def publish_ours(bench: Bench, *, reliable: bool = False) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from meshbus.compute.daemon import derive_daemon
 from meshbus.keyfile import create_identity
-from meshbus.node.daemoninfo import DaemonState
+from meshbus.node.daemons.daemoninfo import DaemonState
 from meshbus.node.node import Node
 from meshbus.testing.realdaemons import KINDS
 from tests.interop.lab import PSK, Lab, eventually

@@ -20,8 +20,8 @@ from meshbus.engine.base.packets import Output
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.settings import EngineSettings
 from meshbus.names.identity import Identity
+from meshbus.node.driving.setup import engine_settings
 from meshbus.node.node import Node
-from meshbus.node.setup import engine_settings
 from meshbus.testing.realdaemons import KINDS
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.migration import MigrationMessage, decode_migration, encode_migration

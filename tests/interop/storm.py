@@ -20,9 +20,9 @@ from typing import Any
 
 from meshbus.errors import MeshError, PartialDelivery
 from meshbus.names.identity import Identity
+from meshbus.node.channels.subscription import Subscription
+from meshbus.node.driving.udp import UdpSocket
 from meshbus.node.node import Node
-from meshbus.node.subscription import Subscription
-from meshbus.node.udp import UdpSocket
 from meshbus.testing.realpeer import RealPeer, RealPeerError
 from tests.interop.lab import PSK, Lab, eventually
 

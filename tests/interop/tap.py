@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 from meshbus.config.spelling import Endpoint, parse_endpoint
 from meshbus.engine.base.packets import Address, Train
-from meshbus.node.udp import UdpSocket
+from meshbus.node.driving.udp import UdpSocket
 
 NET, ROUTED = b"\x45\x4e", b"\x52\x54"
 ROUTE_BYTES, HEADER_BYTES = 18, 68

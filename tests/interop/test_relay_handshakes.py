@@ -10,7 +10,7 @@ import pytest
 
 from meshbus.engine.base.packets import Output
 from meshbus.engine.directory.reachability import Nat, NatStatus
-from meshbus.node.driver import Driver
+from meshbus.node.driving.driver import Driver
 from meshbus.node.node import Node
 from meshbus.testing.realpeer import RealPeer
 from tests.interop.lab import Lab, eventually, eventually_there

@@ -11,7 +11,7 @@ import pytest
 from meshbus.engine.base.packets import Output
 from meshbus.engine.directory.reachability import Nat, NatStatus
 from meshbus.engine.session.peer import Peer
-from meshbus.node.driver import Driver
+from meshbus.node.driving.driver import Driver
 from meshbus.node.node import Node
 from meshbus.testing.realpeer import RealPeer
 from meshbus.wire.constants import PUNCH_BYTES, Subprotocol

@@ -10,8 +10,8 @@ from meshbus.engine.base.notices import SessionUp
 from meshbus.engine.base.packets import Train
 from meshbus.engine.session.candidate import AMPLIFICATION, PROOF_AFTER_S
 from meshbus.errors import HandshakeError
+from meshbus.node.driving.udp import BUFFER_BYTES, UdpSocket
 from meshbus.node.node import Node
-from meshbus.node.udp import BUFFER_BYTES, UdpSocket
 from meshbus.policy.capability import CapabilityFilter
 from meshbus.testing.realpeer import RealPeer
 from tests.interop.lab import Lab, eventually, eventually_there, notice, take

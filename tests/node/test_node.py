@@ -15,8 +15,8 @@ from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.nodename import NAME_KEY
 from meshbus.node import node as node_module
+from meshbus.node.driving.udp import UdpSocket
 from meshbus.node.node import Node
-from meshbus.node.udp import UdpSocket
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.policy.reason import Reason
@@ -172,8 +172,8 @@ async def test_an_oversize_event_is_refused_and_nothing_is_sent(nodes: tuple[Nod
     publisher, subscriber = nodes
     async with subscriber.subscribe("sensors/lidar") as subscription:
         sender = publisher.publisher("sensors/lidar")
-        with pytest.raises(LocalProtocolError, match="at most 8104"):
-            await sender.publish_batch([b"fine", bytes(8105)])
+        with pytest.raises(LocalProtocolError, match="max_event_bytes is 16777216"):
+            await sender.publish_batch([b"fine", bytes((16 << 20) + 1)])
         await sender.publish(b"next")
         assert await take(subscription, 1) == [b"next"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.replicafleet import Fleet, Member, fleet
-from tests.node.test_replicafleet import acked_more, finish, keep_publishing
+from tests.node.replicas.replicafleet import Fleet, Member, fleet
+from tests.node.replicas.test_replicafleet import acked_more, finish, keep_publishing
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshbus import WhenFull
-from tests.node.slow import assert_memory_stays_bounded
+from tests.node.channels.slow import assert_memory_stays_bounded
 
 pytestmark = pytest.mark.soak
 

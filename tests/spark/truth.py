@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 from meshbus.config.node import NodeConfig
 from meshbus.errors import ChannelError
 from meshbus.names.identity import Identity
+from meshbus.node.channels.subscription import Subscription
+from meshbus.node.driving.tasks import TaskOwner
 from meshbus.node.node import Node
-from meshbus.node.subscription import Subscription
-from meshbus.node.tasks import TaskOwner
 from tests.patience import PATIENCE_S
 
 PSK = bytes(32).hex()

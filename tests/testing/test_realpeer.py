@@ -12,7 +12,7 @@ import pytest
 
 from meshbus.errors import ConfigError, Timeout
 from meshbus.names.identity import Identity
-from meshbus.node.udp import UdpSocket
+from meshbus.node.driving.udp import UdpSocket
 from meshbus.testing import realnode
 from meshbus.testing.realpeer import PeerEvent, RealPeer, RealPeerError
 from tests.patience import PATIENCE_S

@@ -16,7 +16,7 @@ from meshbus import (
     Subscription,
     WhenFull,
 )
-from meshbus.node.info import PeerInfo
+from meshbus.node.peers.info import PeerInfo
 
 
 async def right(key: bytes) -> None:

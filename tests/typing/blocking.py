@@ -4,7 +4,7 @@ from typing import assert_type
 
 from meshbus import Event, EventBatch, PublishReport, sync
 from meshbus.edge import sync as edge
-from meshbus.node.info import PeerInfo
+from meshbus.node.peers.info import PeerInfo
 
 
 def right(key: bytes) -> None:

@@ -201,7 +201,7 @@ def _kernels() -> Finding:
 
 def _socket(settings: NodeConfig | None) -> Iterator[Finding]:
     from meshbus.config import NodeConfig
-    from meshbus.node.udp import UdpSocket
+    from meshbus.node.driving.udp import UdpSocket
 
     wanted = settings or NodeConfig()
     try:

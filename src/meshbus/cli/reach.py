@@ -22,8 +22,11 @@ from meshbus.engine.base.notices import HandshakeUnanswered
 from meshbus.errors import ConfigError, MeshError
 from meshbus.node.admin import answers_row, event_row, peer_rows, report_row
 from meshbus.node.node import Node
-from meshbus.node.noticelog import Notice
-from meshbus.node.unix import LineClient
+from meshbus.node.peers.noticelog import Notice
+from meshbus.node.unix import MAX_LINE, LineClient
+
+_LONGEST_LINE = MAX_LINE // 2
+"""Bytes of an event that goes to the node in a line; base64 adds a third, and the rest needs room, too."""
 
 
 class Mesh(Protocol):
@@ -238,9 +241,21 @@ class AdminMesh:
         """Publish one event and return its report."""
         import base64
 
+        if len(payload) > _LONGEST_LINE:
+            return await self._publish_file(channel, payload, reliable=reliable)
         # Base64, because JSON cannot carry arbitrary bytes.
         encoded = base64.b64encode(payload).decode()
         report: dict[str, Any] = await self.ask("publish", channel=channel, payload_base64=encoded, reliable=reliable)
+        return report
+
+    async def _publish_file(self, channel: str, payload: bytes, *, reliable: bool | None) -> dict[str, Any]:
+        """Hand an event over as a file, because a line of the socket is shorter."""
+        import tempfile
+
+        with tempfile.NamedTemporaryFile(prefix="meshbus-event-") as file:
+            file.write(payload)
+            file.flush()
+            report: dict[str, Any] = await self.ask("publish", channel=channel, path=file.name, reliable=reliable)
         return report
 
     async def subscribe(

@@ -38,7 +38,7 @@ def sentence(notice: object, name_of: NameOf = lambda _: None) -> str | None:
 
 def _of_sessions(notice: object, who: Who) -> str | None:
     from meshbus.engine.base import notices
-    from meshbus.node.redial import PeerUnreachable
+    from meshbus.node.peers.redial import PeerUnreachable
 
     match notice:
         case notices.SessionUp(node_id=node_id, initiated=initiated):

@@ -51,7 +51,7 @@ def _admin(socket: Path | None, *, running: bool) -> Finding:
 
 
 def _bind(settings: NodeConfig) -> Finding:
-    from meshbus.node.udp import UdpSocket
+    from meshbus.node.driving.udp import UdpSocket
 
     try:
         with UdpSocket.bind(settings.bind.host, settings.bind.port):

@@ -54,7 +54,7 @@ async def _run(config: NodeConfig, *, json: bool) -> None:
     from contextlib import AsyncExitStack
 
     from meshbus.node.admin import Admin, status_row
-    from meshbus.node.logs import log_bounds
+    from meshbus.node.logs.logs import log_bounds
     from meshbus.node.node import Node
 
     stop = asyncio.Event()

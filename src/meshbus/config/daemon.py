@@ -1,6 +1,6 @@
 """Settings of daemons: what a node runs, or lets move to it, without a program.
 
-Each `[[daemons]]` table of a file is one daemon. This module only checks the settings and finds the code; node/daemons.py
+Each `[[daemons]]` table of a file is one daemon. This module only checks the settings and finds the code; node/daemons/daemons.py
 runs it.
 """
 

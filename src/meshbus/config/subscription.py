@@ -1,7 +1,7 @@
 """Settings of standing subscriptions: what a node subscribes to as long as it runs, without a program.
 
-Each `[[subscriptions]]` table of a file is one subscription. This module only checks the settings; node/standing.py keeps
-the subscriptions, and node/logs.py writes what they bring.
+Each `[[subscriptions]]` table of a file is one subscription. This module only checks the settings; node/channels/standing.py keeps
+the subscriptions, and node/logs/logs.py writes what they bring.
 """
 
 from __future__ import annotations

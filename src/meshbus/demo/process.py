@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from meshbus.errors import MeshError
-from meshbus.node.tasks import TaskOwner
+from meshbus.node.driving.tasks import TaskOwner
 
 _LEAVE_S = 60.0
 """Time for a child to exit after its standard input was closed. A node that writes logs may need seconds, and more on a

@@ -20,7 +20,7 @@ from meshbus.edge.connection import Connection
 from meshbus.edge.server import dial
 from meshbus.edge.zmtp.closereason import LASTING, CloseReason
 from meshbus.edge.zmtp.protocol import Closed
-from meshbus.node.tasks import TaskOwner
+from meshbus.node.driving.tasks import TaskOwner
 
 _log = logging.getLogger("meshbus.edge")
 

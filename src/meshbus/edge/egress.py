@@ -24,9 +24,9 @@ from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import Acked, Matched, Negotiated, PeerPlain, SessionUp
 from meshbus.errors import ChannelError, MeshError
+from meshbus.node.channels.subscription import Subscription
 from meshbus.node.node import Node
-from meshbus.node.noticelog import Notice
-from meshbus.node.subscription import Subscription
+from meshbus.node.peers.noticelog import Notice
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol

@@ -28,7 +28,7 @@ from meshbus.edge.zmtp.metadata import SocketType
 from meshbus.edge.zmtp.protocol import Closed, Heartbeat, Limits, Request, Session
 from meshbus.engine.base.counters import Counters
 from meshbus.errors import HandshakeError, HandshakeFault, Timeout
-from meshbus.node.tasks import TaskOwner
+from meshbus.node.driving.tasks import TaskOwner
 from meshbus.policy.bound import Bound, By
 
 ACCEPTS_PER_TURN = 64

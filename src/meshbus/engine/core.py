@@ -4,7 +4,7 @@
 
 This file contains no protocol: the services are rows of engine/services.py, and the requests of an application are in
 engine/facade.py. It opens no sockets and reads no clock. Time and randomness are arguments, so the same inputs give the
-same bytes. The driver is node/driver.py; meshbus.testing runs whole fleets of engines.
+same bytes. The driver is node/driving/driver.py; meshbus.testing runs whole fleets of engines.
 """
 
 from __future__ import annotations

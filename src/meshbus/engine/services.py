@@ -36,6 +36,7 @@ from meshbus.engine.session.negotiate import Negotiator
 from meshbus.engine.session.presence import Presence
 from meshbus.engine.session.service import Context, Row
 from meshbus.engine.streams.delivery import Delivery
+from meshbus.engine.streams.large import Large
 from meshbus.engine.streams.streamrepair import AcknowledgedRanges, StreamNacks, StreamResets
 from meshbus.engine.streams.streams import Streams
 from meshbus.wire.constants import Subprotocol
@@ -67,8 +68,12 @@ def _relay(context: Context) -> HandshakeRelay:
     return HandshakeRelay(context, context.services[Mesh].table, context.services[Handshakes])
 
 
+def _large(context: Context) -> Large:
+    return Large(context, context.services[Streams])
+
+
 def _delivery(context: Context) -> Delivery:
-    return Delivery(context, context.services[Streams])
+    return Delivery(context, context.services[Streams], context.services[Large])
 
 
 def _nacks(context: Context) -> StreamNacks:
@@ -110,7 +115,8 @@ def _interests(context: Context) -> Interests:
 
 
 def _requests(context: Context) -> Requests:
-    return Requests(context, context.services[Streams].send_reliable, context.services[Admission].may_request)
+    services = context.services
+    return Requests(context, services[Streams].send_reliable, services[Admission].may_request, services[Large].limit_of)
 
 
 def _replays(context: Context) -> Replays:
@@ -145,6 +151,7 @@ SERVICES: tuple[Row, ...] = (
     Row(_withdrawals, Subprotocol.ROUTE_WITHDRAWAL, "route-withdrawal", later=True, credit=False, cost_us=15),
     Row(_relay, Subprotocol.HANDSHAKE_RELAY, "handshake-relay", profile=True, cost_us=25),
     Row(Streams, Subprotocol.STREAM_WINDOW, "stream-window", credit=False, cost_us=3),
+    Row(_large, Subprotocol.LARGE, "large", profile=True, needs=Subprotocol.RELIABLE, cost_us=20),
     Row(_nacks, Subprotocol.STREAM_NACK, "stream-nack", later=True, credit=False, cost_us=40),
     Row(_resets, Subprotocol.STREAM_RESET, "stream-reset", later=True, credit=False, cost_us=15),
     Row(_ranges, Subprotocol.STREAM_RANGES, "stream-ranges", later=True, credit=False, cost_us=15),
@@ -162,7 +169,16 @@ SERVICES: tuple[Row, ...] = (
     Row(_following),
     Row(_interests, Subprotocol.INTEREST, "interest", profile=True, cost_us=15),
     # Replies and chunks cost little; accepting a request or a read costs more, which their services charge.
-    Row(_requests, Subprotocol.REQUEST, "request", profile=True, reliable=True, needs=Subprotocol.RELIABLE, cost_us=10),
+    Row(
+        _requests,
+        Subprotocol.REQUEST,
+        "request",
+        profile=True,
+        reliable=True,
+        large=True,
+        needs=Subprotocol.RELIABLE,
+        cost_us=10,
+    ),
     Row(_replays),
     Row(_history, Subprotocol.HISTORY, "history", profile=True, reliable=True, needs=Subprotocol.RELIABLE, cost_us=6),
     Row(_publications),

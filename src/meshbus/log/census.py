@@ -12,7 +12,7 @@ while it is written. Its rows are facts, each with the time from which it holds:
     moving      a move of a daemon that the node drives has begun: which daemon, and where it ran
     moved       the same move has ended: where the daemon runs now. A move that failed has no such row.
 
-The columns are `CENSUS` in log/schema.py. node/census.py writes the rows.
+The columns are `CENSUS` in log/schema.py. node/logs/census.py writes the rows.
 """
 
 from __future__ import annotations

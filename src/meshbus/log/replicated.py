@@ -38,7 +38,7 @@ from meshbus.log.embedded.asides import Aside, list_asides, read_aside
 from meshbus.log.embedded.log import EmbeddedLog
 from meshbus.log.embedded.replicawriter import ReplicaWriter
 from meshbus.log.event import LogEvent
-from meshbus.log.files import Files
+from meshbus.log.files import Files, translated
 from meshbus.log.folder import folder_of
 from meshbus.log.keeper import Keeper
 from meshbus.log.log import RedexFile
@@ -124,9 +124,10 @@ class ReplicatedLog:
     ) -> Self:
         """Open the replica of a channel below a folder of logs, and create it if there is none.
 
-        `log_id` (16 bytes) is the same on all members, so that (log_id, seq) names an event on any of them. The fsync
-        policy of `config` is not used: the caller syncs. `files`, `clock`, `monotonic` and `background=False` are for
-        tests. Raises LogError if the folder holds another log, another process writes it, or it cannot be used.
+        `log_id` (16 bytes) is that of a new replica, the same on all members, so that (log_id, seq) names an event on any of
+        them; one that exists keeps its own. The fsync policy of `config` is not used: the caller syncs. `files`, `clock`,
+        `monotonic` and `background=False` are for tests. Raises LogError if the folder holds another log, another process
+        writes it, or it cannot be used.
         """
         config = msgspec.structs.replace(config or LogConfig(), fsync=NEVER)
         defaults = Defaults(recorder=recorder, origin=0)
@@ -261,11 +262,13 @@ class ReplicatedLog:
 def put_aside(root: Path, channel: str) -> Path | None:
     """Move the closed log of a replica to where nobody takes it for a log, and return its folder; None if there is none.
 
-    The next opening finds an empty disk, so the replica counts for nothing until it has copied the log again.
+    The next opening finds an empty disk, so the replica counts for nothing until it has copied the log again. Raises
+    LogError if it cannot be moved.
     """
     folder, number = folder_of(root, ChannelName(channel)), 0
     if not folder.exists():
         return None
     while (place := root / f"_replaced-{number}-{folder.name}").exists():
         number += 1
-    return folder.rename(place)
+    with translated(folder, "cannot move away"):
+        return folder.rename(place)

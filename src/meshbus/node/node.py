@@ -1,7 +1,7 @@
 """The public node: open it, connect, publish, subscribe, close.
 
-The protocol is engine/core.py, sockets and timers are node/driver.py; this file offers what they do as methods that can
-be awaited. While a node is open it has one Live (node/live.py), and the parts that do the work around it: connecting
+The protocol is engine/core.py, sockets and timers are node/driving/driver.py; this file offers what they do as methods that can
+be awaited. While a node is open it has one Live (node/driving/live.py), and the parts that do the work around it: connecting
 (dialing.py, redial.py), subscribing (joining.py, historyreader.py), serving (answer.py, pageserver.py). A node belongs
 to the event loop that it was opened on. The blocking twin is meshbus.sync.Node, with the same methods and docstrings.
 """
@@ -55,38 +55,38 @@ from meshbus.errors import (
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.nodename import NAME_KEY
-from meshbus.node import replicastaff, replicaverify
-from meshbus.node.answer import Answers, Handler
-from meshbus.node.branchfiles import BranchFiles
-from meshbus.node.census import Census, open_census
-from meshbus.node.coordinating import Coordinating
-from meshbus.node.daemonhosting import Around, DaemonHosting
-from meshbus.node.daemons import Daemons, start_configured
-from meshbus.node.dialing import Connecting, Dialer, Target
-from meshbus.node.driver import Driver
-from meshbus.node.historyreader import HistoryReader
-from meshbus.node.info import PeerInfo, info_of, name_in, node_named
-from meshbus.node.joining import Joiner
-from meshbus.node.live import Live
-from meshbus.node.logs import NO_LOGS, Logs, open_logs
-from meshbus.node.meshview import MeshView
-from meshbus.node.noticelog import Notice, NoticeLog
+from meshbus.node.channels.answer import Answers, Handler
+from meshbus.node.channels.historyreader import HistoryReader
+from meshbus.node.channels.joining import Joiner
+from meshbus.node.channels.publisher import ChannelPublisher, PublishOptions, bytes_of
+from meshbus.node.channels.standing import Standing
+from meshbus.node.channels.subscribers import Subscribers, SubscriptionSpec
+from meshbus.node.channels.subscription import MAX_BYTES, MAX_EVENTS, OVERRUN, Subscription, WhenFull
+from meshbus.node.daemons.branchfiles import BranchFiles
+from meshbus.node.daemons.coordinating import Coordinating
+from meshbus.node.daemons.daemonhosting import Around, DaemonHosting
+from meshbus.node.daemons.daemons import Daemons, start_configured
+from meshbus.node.driving.driver import Driver
+from meshbus.node.driving.live import Live
+from meshbus.node.driving.setup import engine_settings, wall
+from meshbus.node.driving.udp import UdpSocket
+from meshbus.node.driving.warmup import keep_memory
+from meshbus.node.logs.census import Census, open_census
+from meshbus.node.logs.logs import NO_LOGS, Logs, open_logs
+from meshbus.node.logs.pageserver import PageServer
+from meshbus.node.logs.recording import Recording, start_recording, stop_recording
 from meshbus.node.options import NodeOptions
-from meshbus.node.pageserver import PageServer
-from meshbus.node.publisher import ChannelPublisher, PublishOptions, bytes_of
-from meshbus.node.recording import Recording, start_recording, stop_recording
-from meshbus.node.redial import DialInfo, Redialer
-from meshbus.node.replicamember import ReplicaMember
-from meshbus.node.replicas import Replicas
-from meshbus.node.replicastatus import ReplicaStatus
-from meshbus.node.replicatedpublisher import ReplicatedPublisher
-from meshbus.node.replicaverify import ReplicaRange
-from meshbus.node.setup import engine_settings, wall
-from meshbus.node.standing import Standing
-from meshbus.node.subscribers import Subscribers, SubscriptionSpec
-from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, OVERRUN, Subscription, WhenFull
-from meshbus.node.udp import UdpSocket
-from meshbus.node.warmup import warm
+from meshbus.node.peers.dialing import Connecting, Dialer, Target
+from meshbus.node.peers.info import PeerInfo, info_of, name_in, node_named
+from meshbus.node.peers.meshview import MeshView
+from meshbus.node.peers.noticelog import Notice, NoticeLog
+from meshbus.node.peers.redial import DialInfo, Redialer
+from meshbus.node.replicas import replicastaff, replicaverify
+from meshbus.node.replicas.replicamember import ReplicaMember
+from meshbus.node.replicas.replicas import Replicas
+from meshbus.node.replicas.replicastatus import ReplicaStatus
+from meshbus.node.replicas.replicatedpublisher import ReplicatedPublisher
+from meshbus.node.replicas.replicaverify import ReplicaRange
 from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet, member_of
 from meshbus.policy.channels import ChannelConfigRegistry
@@ -195,10 +195,10 @@ class Node:
         """Open the logs, bind the socket, announce what this node can do, and start to dial the configured peers."""
         if self._parts is not None:
             return
-        warm()
+        keep_memory()
         counters = Counters()
         logs = await open_logs(self.config, self.identity, counters)
-        book = await open_census(self.config, self.identity, counters)
+        book = await open_census(self.config, self.identity.node_id, counters)
         try:
             live = await self._make_live(counters)
         except BaseException:
@@ -211,6 +211,8 @@ class Node:
         if any(entry.replicas for entry in self.config.channels):
             self._parts.replicas = Replicas(live, self.config, logs, self._names)
             self._parts.reader.members = self._parts.replicas.members_of
+            if logs is not None:
+                logs.marks.members = self._parts.replicas.members_of
         try:
             if self.config.daemons_dir is not None:
                 await self._open_daemons(self._parts)

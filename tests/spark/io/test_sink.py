@@ -15,8 +15,8 @@ from meshbus.background import BackgroundLoop
 from meshbus.errors import ConfigError
 from meshbus.log.log import Redex
 from meshbus.node.admin import Admin
+from meshbus.node.channels.subscription import Subscription
 from meshbus.node.node import Node
-from meshbus.node.subscription import Subscription
 from meshbus.spark.io.sink import SinkOptions, append_once, ordered
 from meshbus.spark.run.failure import sentence_of_failure
 from tests.node.test_node import QUICK, take

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from meshbus.log.log import Redex
 from meshbus.log.replicated import ReplicatedLog
-from meshbus.node.replicarecords import rows_of
+from meshbus.node.replicas.replicarecords import rows_of
 from meshbus.spark.io.inputs import Logs
 from meshbus.spark.lake.codec import Codec, Declaration
 from meshbus.spark.lake.formats.folders import FolderTable

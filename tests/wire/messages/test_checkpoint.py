@@ -15,6 +15,8 @@ from meshbus.wire.messages.checkpoint import (
     encode_checkpoint,
     is_checkpoint,
     is_shadow,
+    own_state_at,
+    term_in,
 )
 from tests.fuzz import assert_survives
 from tests.wire.strategies import channels, u32, u64
@@ -39,6 +41,7 @@ checkpoints = st.builds(
     inputs=st.lists(st.builds(InputPosition, u64, channels, u64), max_size=4).map(tuple),
     observed=st.lists(st.tuples(u64, u64), max_size=4).map(tuple),
     shadow=st.booleans(),
+    term=st.just(0) | u64,
 )
 
 
@@ -49,11 +52,19 @@ def test_a_checkpoint_has_the_documented_bytes() -> None:
     )
 
 
+def test_a_checkpoint_of_a_ledger_has_its_term_after_the_head() -> None:
+    raw = encode_checkpoint(Checkpoint(state=b"x", parent_hash=1, term=0x0A0B))
+    assert raw.hex(" ", -4) == ("4d424331 02000000 00010000 00000000 000b0a00 00000000 00000000 00000000 00000000 0078")
+    assert (term_in(raw), is_shadow(raw)) == (0x0A0B, False)
+    assert term_in(encode_checkpoint(SAMPLE)) == term_in(b"a bare state") == 0
+
+
 @given(checkpoints)
 def test_checkpoints_round_trip(checkpoint: Checkpoint) -> None:
     raw = encode_checkpoint(checkpoint)
     assert decode_checkpoint(raw) == checkpoint
     assert is_checkpoint(raw)
+    assert raw[own_state_at(raw) :] == checkpoint.state
 
 
 def test_a_bare_state_is_not_a_checkpoint() -> None:
@@ -73,7 +84,8 @@ def test_a_log_has_the_same_name_in_links_whatever_was_read_of_it() -> None:
     [
         (b"", Fault.TRUNCATED),
         (b"MBC2" + bytes(30), Fault.BAD_MAGIC),
-        (b"MBC1\2" + bytes(30), Fault.BAD_VALUE),
+        (b"MBC1\4" + bytes(30), Fault.BAD_VALUE),
+        (b"MBC1\2" + bytes(14), Fault.TRUNCATED),
         (b"MBC1\0" + bytes(12) + b"\xff\xff\xff\xff", Fault.TRUNCATED),
     ],
 )
@@ -96,7 +108,8 @@ def test_what_cannot_be_written_is_refused() -> None:
 
 
 def test_damaged_checkpoints_never_escape_as_another_error() -> None:
-    assert_survives(decode_checkpoint, [encode_checkpoint(SAMPLE)], randoms=5_000)
+    for read in (decode_checkpoint, own_state_at):
+        assert_survives(read, [encode_checkpoint(SAMPLE)], randoms=5_000)
 
 
 def test_whether_it_ran_on_is_read_from_the_first_bytes() -> None:

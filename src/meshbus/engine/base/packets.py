@@ -1,6 +1,6 @@
 """Input and output of the engine: batches of datagrams in; trains of datagrams, events and notices out.
 
-The driver (node/driver.py) drains its socket into a `PacketBatch` and sends the `Train`s of an `Output`. Values are
+The driver (node/driving/driver.py) drains its socket into a `PacketBatch` and sends the `Train`s of an `Output`. Values are
 made per batch, never per event. An `Address` is whatever the driver's socket uses, such as (host, port): the engine
 only hashes and compares it.
 """
@@ -64,7 +64,7 @@ class PacketBatch(msgspec.Struct, frozen=True):
 class Train(msgspec.Struct, frozen=True):
     """Datagrams for one address, back to back, of equal length; the last one may be shorter.
 
-    This is the form that UDP segmentation offload takes, so a train leaves in one system call (node/udp.py).
+    This is the form that UDP segmentation offload takes, so a train leaves in one system call (node/driving/udp.py).
     """
 
     address: Address

@@ -25,19 +25,33 @@ import msgspec
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.channels.admission import Admission
-from meshbus.errors import AuthError, AuthFault, ChannelError, ChannelFault, ConfigError, MeshError, PartialDelivery
+from meshbus.errors import (
+    AuthError,
+    AuthFault,
+    ChannelError,
+    ChannelFault,
+    ConfigError,
+    LocalProtocolError,
+    MeshError,
+    PartialDelivery,
+)
 from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.policy.bound import Bound, By, forgotten
-from meshbus.policy.channels import ChannelConfig, Visibility
+from meshbus.policy.channels import ChannelConfig, LargeEvents, Visibility
 from meshbus.policy.limits import TokenBucket
 from meshbus.policy.reason import Reason
-from meshbus.wire.constants import Flags
+from meshbus.wire.constants import DEFAULT_LARGE_EVENT, MAX_EVENT, MAX_LARGE_EVENT, MAX_PAYLOAD, Flags
 from meshbus.wire.header import Header
 
+LONGEST_DELAY_MS = 10_000.0
+"""The longest delay of `send`. Our choice: beyond it, something else is meant than to send events together."""
 MAX_INFLIGHT = 32
 """Default limit of legs that run at once (policy.md §10)."""
 WAIT_S = 5.0
 """Default time that a leg waits for credit. Our choice: as long as a subscriber waits for an Ack (policy.md §4.3)."""
+SEND_BYTES = 4 << 20
+"""Default limit of the bytes that wait after `send`. Our choice: several windows of a stream, and about 60 000 small
+events."""
 MAX_PLANS = 4096
 """Plans kept; at this number all are dropped and made again as needed. Our choice."""
 MAX_RATES = 65_536
@@ -86,6 +100,17 @@ class OnFailure(StrEnum):
     """Try all peers and return a report."""
 
 
+class WhenSendFull(StrEnum):
+    """What `send` does with an event for which there is no room."""
+
+    FAIL = "fail"
+    """Raise Backpressure."""
+    DROP_OLDEST = "drop_oldest"
+    """Drop the events that have waited longest, and take the new one."""
+    DROP_NEWEST = "drop_newest"
+    """Drop the new event."""
+
+
 class PublishConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a publisher."""
 
@@ -101,6 +126,12 @@ class PublishConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Counted from the last packet sent, so that a large batch may take longer as long as it makes progress.
     """
+    max_delay_ms: float = 0.0
+    """How long events of `send` wait for more, in milliseconds; 0 means until the loop iterates."""
+    max_bytes: int = SEND_BYTES
+    """Bytes of events that may wait after `send`, with four for each event."""
+    when_full: WhenSendFull = WhenSendFull.FAIL
+    """What `send` does beyond `max_bytes`."""
 
     def __post_init__(self) -> None:
         on_failure = _member(OnFailure, "on_failure", self.on_failure)
@@ -114,9 +145,17 @@ class PublishConfig(msgspec.Struct, frozen=True, kw_only=True):
             reliable = named
         if not self.wait_s >= 0:
             raise ConfigError("wait_s", f"must be 0 or more seconds, got {self.wait_s}")
+        if not 0 <= self.max_delay_ms <= LONGEST_DELAY_MS:
+            raise ConfigError(
+                "max_delay_ms", f"must be from 0 to {LONGEST_DELAY_MS} milliseconds, got {self.max_delay_ms}"
+            )
+        if self.max_bytes <= MAX_PAYLOAD:
+            problem = f"must be more than {MAX_PAYLOAD}, the longest event with its prefix, got {self.max_bytes}"
+            raise ConfigError("max_bytes", problem)
         # Normalize both spellings, so that the rest of the code reads `reliable` only.
         settle_field = msgspec.structs.force_setattr
         settle_field(self, "on_failure", on_failure)
+        settle_field(self, "when_full", _member(WhenSendFull, "when_full", self.when_full))
         settle_field(self, "reliable", reliable)
         settle_field(self, "reliability", _RELIABILITY[reliable])
         settle_field(self, "max_inflight", max(self.max_inflight, 1))
@@ -129,6 +168,7 @@ class LegError(NamedTuple):
     """Why a publish failed for one peer."""
 
     node_id: int
+    """The peer; 0 if this node itself refused events of `send`."""
     code: str
     """Error code, as listed in docs/errors.md."""
     message: str
@@ -149,6 +189,8 @@ class PublishReport(msgspec.Struct, frozen=True):
     nothing is confirmed."""
     log_seq: int | None = None
     """Sequence of the first event in this node's log, where subscribers can read it later; None if it is not logged."""
+    unsent: int = 0
+    """After `flush`: events of `send` that since the last flush were dropped, or failed for a subscriber."""
     replicated: str | None = None
     """On a replicated channel, whose leader sends to the subscribers: on how many disks the events are, `majority` or
     `local`, or `unconfirmed` if the leader that stored them has lost the majority. None on other channels."""
@@ -239,6 +281,33 @@ class Planner:
             # policy.md §5.3: the rate counts packets sent, one per recipient.
             self._take_rate(channel, plan.max_rate_pps, len(plan.legs) * packets, now)
         return plan
+
+    def carry_large(self, channel: ChannelName, config: PublishConfig, longest: int) -> PublishConfig:
+        """Return how to publish events of which the longest does not fit a packet: always reliably.
+
+        Raises LocalProtocolError if the channel does not carry events of this size.
+        """
+        policy = self._admission.authorizer.config_of(channel)
+        most = DEFAULT_LARGE_EVENT if policy is None else policy.max_event_bytes
+        if longest > most:
+            remedy = (
+                f"raise it for the channel, up to {MAX_LARGE_EVENT}, at its subscribers too"
+                if longest <= MAX_LARGE_EVENT
+                else "split the event"
+            )
+            problem = (
+                f"an event of {longest} bytes is too large for {str(channel)!r}: max_event_bytes is {most}; {remedy}"
+            )
+            raise LocalProtocolError(problem)
+        default = False if policy is None else policy.reliable
+        reliable = default if config.reliable is None else config.reliable
+        if not reliable and policy is not None and policy.large is LargeEvents.REFUSE:
+            problem = (
+                f"an event of {longest} bytes does not fit one packet of {MAX_EVENT}, and {str(channel)!r} is not reliable;"
+                ' publish with reliable=True, or set large = "reliable" for the channel'
+            )
+            raise LocalProtocolError(problem)
+        return config if reliable else msgspec.structs.replace(config, reliable=True, reliability=None)
 
     def narrow(self, plan: PublishPlan, now: float) -> PublishPlan:
         """Return a plan that was made earlier, without the subscribers that lost their permission since."""

@@ -5,7 +5,7 @@ A node that holds the chain of an origin, or a part of it, has one tag for it. `
 its latest form. The chain of a replicated channel is named by the first eight bytes of its channel id, so the tags of
 several channels differ. (A 0.23 node names all of its chains 0.)
 
-Which roles of a replica announce its chain is in engine/replicas/roles.py; the node follows them (node/replicamember.py).
+Which roles of a replica announce its chain is in engine/replicas/roles.py; the node follows them (node/replicas/replicamember.py).
 """
 
 from __future__ import annotations

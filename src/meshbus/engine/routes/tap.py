@@ -6,7 +6,7 @@ Packets for other nodes are reported where they are in the receive buffer (`cros
 copy of their headers would cost more than the record. Packets for this node are reported as columns (`Passed`). How
 they arrived (`Arrival`) is kept separately, because a packet has lost its routing header when it is decrypted.
 
-The engine does not store records: that is node/recording.py.
+The engine does not store records: that is node/logs/recording.py.
 """
 
 from __future__ import annotations

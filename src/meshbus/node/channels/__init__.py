@@ -1,0 +1,1 @@
+"""Publishing, subscribing and requests on an open node."""

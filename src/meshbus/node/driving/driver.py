@@ -1,0 +1,279 @@
+"""Drives an engine: datagrams in, datagrams out, timers, on the running asyncio loop.
+
+The socket is drained by a reader callback, a bounded number of datagrams per loop iteration, because asyncio's own
+datagram transport takes only one per iteration. Single events that are published faster than the loop iterates are sent
+together, as a train: the first of such a burst at once, the others at the end of the iteration or when a train is full.
+All decisions are the engine's; what it reports is passed to `on_output`, one batch or notice at a time. An exception
+behind one of them is counted by its class (`exception.*`) and ends nothing else. A driver belongs to the loop on which it
+was created, and cannot be reopened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+
+from meshbus.engine.base.notices import AppendAsked, Control, ReplicaWork
+from meshbus.engine.base.packets import Address, Output, Train
+from meshbus.engine.core import Engine
+from meshbus.engine.routes.forward import FORWARDED
+from meshbus.engine.session.link import MAX_TRAIN_PACKETS
+from meshbus.node.driving.lanes import Lanes
+from meshbus.node.driving.turns import Turns
+from meshbus.node.driving.udp import MAX_DATAGRAMS, UdpSocket
+from meshbus.policy.bound import Bound, By
+from meshbus.policy.reason import Reason
+
+DRAINS_PER_TURN = 4
+"""Drains before other callbacks of the loop run: about four milliseconds of work when packets keep coming."""
+MAX_BACKLOG = 4096
+"""Trains held while the socket is not writable. Beyond that the newest are dropped and counted: UDP may lose packets, and
+reliable streams send them again."""
+MIN_DELAY_S = 0.0005
+"""The shortest delay of a timer, so that a timer that is due again at once cannot keep the loop busy."""
+ASK_S = 0.002
+"""How long after a call the engine is asked for its next timer: asking costs as much as several packets, and no timer of
+the protocol is shorter than twice this."""
+
+BURST_S = 0.0002
+"""A single datagram that follows the previous one within this time belongs to a burst."""
+MAX_BURST = MAX_TRAIN_PACKETS
+"""Datagrams that are collected before they are sent: as many as the kernel takes in one call."""
+
+_logger = logging.getLogger("meshbus.node")
+
+
+BOUNDS = (
+    Bound(
+        name="backlog",
+        what="trains of packets that wait for the socket",
+        by=By.PEER,
+        per_node=MAX_BACKLOG,
+        full="the new train is dropped",
+        counter=Reason.SEND_BACKLOG,
+    ),
+)
+
+
+class Driver:
+    """One engine on one socket."""
+
+    def __init__(self, engine: Engine, socket: UdpSocket, on_output: Callable[[Output], None]) -> None:
+        self.engine = engine
+        self.socket = socket
+        self._on_output = on_output
+        self._loop = asyncio.get_running_loop()
+        self._backlog: deque[Train] = deque()
+        self._burst: list[Train] = []
+        """Datagrams that are sent at the end of this loop iteration."""
+        self._single_at = -inf
+        """When the last single datagram was sent."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: float | None = None
+        self._asking: asyncio.TimerHandle | None = None
+        """Set while a call of `_set_timer` is scheduled."""
+        self.closed = False
+        self._lanes = Lanes(socket, engine.counters)
+        self._peers_version: int | None = None
+        """Which state of the table of peers the lanes follow."""
+        self._turns = Turns()
+        self._listen(socket)
+        self._set_timer()
+
+    @staticmethod
+    def now() -> float:
+        """Return the time on the clock that the engine runs on, in monotonic seconds."""
+        return time.monotonic()
+
+    def apply(self, out: Output) -> None:
+        """Send what the engine wants sent, and pass on what it reports."""
+        if out.trains:
+            self._send(out.trains)
+        if out.events or out.control:
+            self._report(out)
+        if self._asking is None and not self.closed:
+            self._asking = self._loop.call_later(ASK_S, self._set_timer)
+
+    def apply_single(self, out: Output, now: float) -> None:  # hot: bench_publish
+        """Do the same for one event; its datagrams may be collected with those of further events in this loop iteration."""
+        follows, self._single_at = now - self._single_at < BURST_S, now
+        if follows or self._burst:
+            if not self._burst:
+                self._loop.call_soon(self._end_burst)
+            self._burst += out.trains
+            out.trains = []
+            if len(self._burst) >= MAX_BURST:
+                self._end_burst()
+        self.apply(out)
+
+    def close(self) -> None:
+        """Stop the timers and close the socket; closing twice is fine."""
+        if self.closed:
+            return
+        self._end_burst()
+        self.closed = True
+        for timer in (self._timer, self._asking):
+            if timer is not None:
+                timer.cancel()
+        self._loop.remove_writer(self.socket.fileno())
+        for socket in (self.socket, *self._lanes):
+            self._loop.remove_reader(socket.fileno())
+            socket.close()
+
+    def _readable(self, socket: UdpSocket) -> None:
+        if not self._may_drain(socket):
+            return
+        for _ in range(DRAINS_PER_TURN):
+            # A sender goes on as long as it brings events: anything else comes once a turn.
+            if not self._drain(socket) or self.closed or socket.emptied:
+                return
+
+    def _drain(self, socket: UdpSocket) -> bool:
+        """Handle what one drain returns; return whether events were in it, for this node or another one."""
+        counters = self.engine.counters
+        began, lost, forwarded = self.now(), counters.lost, counters.get(*FORWARDED)
+        batch = socket.drain(max_datagrams=self._turns.room(socket, began) or MAX_DATAGRAMS)
+        if socket.has_refused:
+            self._report_refused(socket)
+        if batch is None or self.closed:
+            return False
+        out = self._call(self.engine.receive, batch, began)
+        # Appends and what replicas send each other are events too: a member must not fall behind beside a stream.
+        events = bool(out.events) or counters.get(*FORWARDED) > forwarded or any(map(_has_events, out.control))
+        self.apply(out)
+        refused = 2 * (counters.lost - lost) > len(batch)
+        self._turns.note(socket, began, self.now(), len(batch), events=events, refused=refused)
+        return events
+
+    def _may_drain(self, socket: UdpSocket) -> bool:
+        """Return whether it is a socket's turn; if not, stop listening to it until it is."""
+        wait_s = self._turns.wait_s(socket, self.now())
+        if wait_s:
+            self._loop.remove_reader(socket.fileno())
+            self._loop.call_later(wait_s, self._listen, socket)
+        return not wait_s
+
+    def _listen(self, socket: UdpSocket) -> None:
+        if not self.closed and socket.fileno() >= 0:
+            self._loop.add_reader(socket.fileno(), self._readable, socket)
+
+    def _follow_peers(self) -> None:
+        """Open lanes for the neighbors of this moment, and close the others."""
+        if self._peers_version == self.engine.peers.version:
+            return
+        self._peers_version = self.engine.peers.version
+        self._lanes.follow(self.engine.peers.neighbors(), self._listen, self._end_lane)
+
+    def _end_lane(self, lane: UdpSocket) -> None:
+        self._loop.remove_reader(lane.fileno())
+        self._turns.forget(lane)
+        self._drain(lane)
+
+    def _report_refused(self, socket: UdpSocket) -> None:
+        """Tell the engine at which addresses nothing listens."""
+        out = Output()
+        for address in socket.take_refused():
+            self.engine.handshakes.refused(address, out)
+        if not self.closed:
+            self.apply(out)
+
+    def _end_burst(self) -> None:
+        if self._burst and not self.closed:
+            self._send(())
+
+    def _send(self, trains: Sequence[Train]) -> None:
+        if self._burst:
+            trains = [*_by_address(self._burst), *trains]
+            self._burst = []
+        if self._backlog:
+            self._hold(trains)
+            return
+        left = self.socket.send(trains)
+        if self.socket.has_refused:
+            self._loop.call_soon(self._report_refused, self.socket)
+        if left:
+            self._hold(left)
+            # What is forwarded would only fill the backlog, without the fairness of the forwarder's own queues.
+            self.engine.mesh.forwarder.hold()
+            self._loop.add_writer(self.socket.fileno(), self._writable)
+
+    def _hold(self, trains: Iterable[Train]) -> None:
+        for train in trains:
+            if len(self._backlog) >= MAX_BACKLOG:
+                self.engine.counters.count(Reason.SEND_BACKLOG, -(-len(train.data) // train.segment))
+            else:
+                # A forwarded train lies in the receive buffer, which the next drain overwrites.
+                self._backlog.append(Train(train.address, bytes(train.data), train.segment))
+
+    def _writable(self) -> None:
+        waiting = list(self._backlog)
+        if not waiting:  # our own packets are sent; now those that the forwarder holds
+            out = Output()
+            self.engine.mesh.forwarder.release(out)
+            waiting = out.trains
+        self._backlog = deque(self.socket.send(waiting))
+        if not waiting:
+            self._loop.remove_writer(self.socket.fileno())
+
+    def _set_timer(self) -> None:
+        self._asking = None
+        if not self.closed:
+            self._follow_peers()
+        # Only an earlier or later deadline needs another timer: most packets change none.
+        at = self.engine.next_timer()
+        if self.closed or at == self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        if at is None:
+            self._timer = None
+            return
+        delay = max(at - self.now(), MIN_DELAY_S)
+        self._timer = self._loop.call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._timer_at = None
+        self.apply(self._call(self.engine.tick, self.now()))
+
+    def _report(self, out: Output) -> None:
+        """Pass on what the engine reports in pieces, so that each can fail without the others."""
+        if len(out.events) + len(out.control) == 1:
+            self._call(self._on_output, out)
+            return
+        for batch in out.events:
+            piece = Output()
+            piece.events.append(batch)
+            self._call(self._on_output, piece)
+        for event in out.control:
+            piece = Output()
+            piece.control.append(event)
+            self._call(self._on_output, piece)
+
+    def _call(self, call: Callable[..., Output | None], *arguments: object) -> Output:
+        """Call the engine or the node; count an exception by its class, and return an empty output instead."""
+        try:
+            return call(*arguments) or Output()
+        except Exception as error:  # a packet of one peer must not end the traffic of the others
+            name = type(error).__name__
+            # The traceback of the first of a class is enough: a peer may be able to cause many.
+            if not self.engine.counters.get("exception", name):
+                _logger.exception("%s while handling packets; please report this as a bug", name)
+            self.engine.counters.add("exception", name)
+            return Output()
+
+
+def _by_address(trains: Sequence[Train]) -> Sequence[Train]:
+    """Group trains by address, keeping the order within each address."""
+    groups: dict[Address, list[Train]] = {}
+    for train in trains:
+        groups.setdefault(train.address, []).append(train)
+    return trains if len(groups) == 1 else [train for group in groups.values() for train in group]
+
+
+def _has_events(notice: Control) -> bool:
+    return isinstance(notice, AppendAsked | ReplicaWork)

@@ -1,0 +1,1 @@
+"""What a node writes down and serves: logs of channels, the census, the flight recorder, pages for peers."""

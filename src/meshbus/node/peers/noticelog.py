@@ -1,0 +1,71 @@
+"""The latest notices of a node: bounded, the oldest are dropped first.
+
+A notice is a Control of the engine (engine/base/notices.py), a SlowConsumer of a local subscription, or a PeerUnreachable
+(node/peers/redial.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import TypeAlias
+
+from meshbus.engine.base.notices import Control
+from meshbus.errors import SlowConsumer
+from meshbus.node.peers.redial import PeerUnreachable
+from meshbus.policy.bound import Bound, By
+
+MAX_NOTICES = 1024
+"""Notices kept for a reader that has not come yet: minutes of a busy node, and less than a megabyte."""
+
+Notice: TypeAlias = "Control | SlowConsumer | PeerUnreachable"
+
+
+BOUNDS = (
+    Bound(
+        name="notices",
+        what="notices that the application has not read",
+        by=By.PEER,
+        per_node=MAX_NOTICES,
+        full="the oldest goes",
+        counter="none: the numbers of notices show the gap",
+    ),
+)
+
+
+class NoticeLog:
+    """The latest notices of one node."""
+
+    def __init__(self) -> None:
+        self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
+        self._added = asyncio.Event()
+        self._listeners: list[Callable[[Notice], None]] = []
+        self._closed = False
+
+    def watch(self, listener: Callable[[Notice], None]) -> Callable[[], None]:
+        """Call a listener with every notice, in addition to `follow`; return a function that stops it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def add(self, notice: Notice) -> None:
+        """Add a notice."""
+        for listener in tuple(self._listeners):
+            listener(notice)
+        self._notices.append(notice)
+        self._added.set()
+
+    def close(self) -> None:
+        """End the iterators of `follow` once they have returned the remaining notices."""
+        self._closed = True
+        self._added.set()
+
+    async def follow(self) -> AsyncIterator[Notice]:
+        """Iterate over the notices as they are added; concurrent iterators share them, each gets a part."""
+        while True:
+            while self._notices:
+                yield self._notices.popleft()
+            if self._closed:
+                return
+            self._added.clear()
+            await self._added.wait()
