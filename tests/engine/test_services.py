@@ -22,7 +22,7 @@ CORE = PACKAGE / "engine" / "core.py"
 ROOMS_OF_SERVICES = ("channels", "directory", "nat", "routes", "streams")
 ALWAYS = tuple(row for row in SERVICES if not row.optional)
 OPTIONAL = frozenset(row.id for row in SERVICES if row.optional and row.id is not None)
-PLAIN = {row.id for row in ALWAYS if row.id is not None and not row.profile}
+PLAIN = {row.id for row in ALWAYS if row.id is not None and not row.profile and not row.later}
 PROFILE = {row.id for row in ALWAYS if row.id is not None and row.profile}
 MAX_ARGUMENTS = 5
 
