@@ -75,6 +75,8 @@ TESTS = {
     "logged_publishers": "node/test_lognumbers.py::test_invented_publishers_are_bounded_and_the_quietest_goes",
     "log_bytes": "log/embedded/test_log.py::test_a_log_on_a_small_disk_recovers_by_itself_within_the_grace",
     "open_logs": "node/test_logs.py::test_a_prefix_of_many_channels_holds_few_files_open_and_logs_all",
+    "tallied_channels": "engine/base/test_tally.py::test_channels_beyond_the_bound_share_a_count_and_nothing_is_forgotten",
+    "load_test_events": "node/test_loadtest.py::test_a_run_of_more_events_than_are_measured_is_refused",
     "node_names": "node/test_node.py::test_names_of_nodes_are_remembered_within_bounds",
     "notices": "node/test_noticelog.py::test_the_latest_notices_are_kept_and_iteration_ends_at_close",
     "page_reads": "node/test_pageserver.py::test_pages_beyond_the_limit_of_waiting_ones_are_refused_as_busy",

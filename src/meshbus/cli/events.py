@@ -58,7 +58,7 @@ def pub(
     async def publish() -> Exit:
         totals = dict.fromkeys(("events", "attempted", "delivered", "logged"), 0)
         async with open_mesh(options, publishes=name) as mesh:
-            await _wait_for_subscriber(mesh, name, wait)
+            await wait_for_subscriber(mesh, name, wait)
             async for payload in _payloads(payloads, raw=raw):
                 report = await mesh.publish(name, payload, reliable=reliable)
                 totals["events"] += 1
@@ -158,7 +158,8 @@ def _node_id(text: str) -> int:
         raise ConfigError("--publisher", str(error)) from None
 
 
-async def _wait_for_subscriber(mesh: Mesh, channel: str, seconds: float) -> None:
+async def wait_for_subscriber(mesh: Mesh, channel: str, seconds: float) -> None:
+    """Wait until a channel has a subscriber, or the time is over."""
     import asyncio
 
     for _ in range(round(seconds / _POLL_S)):
@@ -250,16 +251,12 @@ def _judge(totals: dict[str, int], channel: str) -> Exit:
 
 
 def _show_event(row: dict[str, Any], *, raw: bool, json: bool) -> None:
+    from meshbus.node.payload import payload_of
+
     if raw:
-        sys.stdout.buffer.write(_payload_of(row) + b"\n")
+        sys.stdout.buffer.write(payload_of(row) + b"\n")
         sys.stdout.buffer.flush()
     elif for_people(json):
-        show_text(f"{row['channel']}  {row['payload'] if 'payload' in row else repr(_payload_of(row))}")
+        show_text(f"{row['channel']}  {row['payload'] if 'payload' in row else repr(payload_of(row))}")
     else:
         show_line(row)
-
-
-def _payload_of(row: dict[str, Any]) -> bytes:
-    import base64
-
-    return row["payload"].encode() if "payload" in row else base64.b64decode(row["payload_base64"])

@@ -67,7 +67,9 @@ REPLACE_S = 600.0
 PREFIX = "MESHBUS_"
 CONFIG_VARIABLE = "MESHBUS_CONFIG"
 """Path of the configuration file, if none is given."""
-OTHER_VARIABLES = (CONFIG_VARIABLE, "MESHBUS_JIT", "MESHBUS_TRACEBACK")
+CONTEXT_VARIABLE = "MESHBUS_CONTEXT"
+"""Name of the context that commands use (cli/contexts.py)."""
+OTHER_VARIABLES = (CONFIG_VARIABLE, CONTEXT_VARIABLE, "MESHBUS_JIT", "MESHBUS_TRACEBACK")
 """Environment variables with the prefix that are not settings of a node."""
 MIN_HEARTBEATS = 3
 """Heartbeats that must be missed before a peer may count as failed. Our choice: single packets are lost on any network."""
