@@ -2,7 +2,8 @@
 
 Bias: each figure includes the start of an interpreter, with files in the system's cache. Starting Python takes most of the
 time and is shown separately. `over bare` is the difference of the medians; on a busy machine it varies by a millisecond or
-two and can be negative. The cost of importing the first heavy name has its own row.
+two and can be negative. The cost of importing the first heavy name has its own row. Resident memory is that of a whole
+process, interpreter included, after the work of its row.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 import meshbus
+from bench import resident
 from bench.harness import Case, Cell, Table, compare
 
 BARE = "bare interpreter"
@@ -22,6 +24,7 @@ PROGRAMS = {
     "first match": "from meshbus import SubscriptionIndex; SubscriptionIndex().match(b'')",
 }
 NODE = "from meshbus import Node"
+COMMITTED_IDLE_MB = 90
 HELP = "meshbus --help"
 HELP_MS = 200.0
 """What the help may take on a warm machine."""
@@ -40,6 +43,7 @@ def run(quick: bool) -> list[Table]:
     return [
         Table(f"Start-up time: wall-clock ms, {rounds} rounds", ["program", "best", "median", "over bare"], rows),
         _help(rounds),
+        memory(),
     ]
 
 
@@ -54,6 +58,18 @@ def _help(rounds: int) -> Table:
         ["program", "best", "median", "verdict"],
         [[HELP, best, timing.median_ns / 1e6, "met" if best <= HELP_MS else "NOT met"]],
     )
+
+
+def memory() -> Table:
+    """Return the resident memory of processes that do more and more."""
+    rows: list[list[Cell]] = []
+    for name in resident.ROWS:
+        command = [sys.executable, "-m", resident.__name__, name]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - this interpreter
+        used, *heavy = done.stdout.split()
+        rows.append([name, int(used), ", ".join(heavy) or "–"])
+    notes = [f"committed: an idle node takes at most {COMMITTED_IDLE_MB} MB"]
+    return Table("Resident memory", ["process", "MB", "heavy packages it has loaded"], rows, notes)
 
 
 def starting(program: str) -> Case:

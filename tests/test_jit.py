@@ -1,15 +1,18 @@
 """The door to numba: references without it, compiled loops with it, helpers and memory access inside loops."""
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from meshbus import jit
+from meshbus import beside, jit
+from tests.patience import PATIENCE_S
 
 compiled = pytest.mark.skipif(not jit.available(), reason="numba is not installed, or switched off")
 
@@ -155,3 +158,77 @@ def test_a_loop_without_a_file_is_compiled_in_memory() -> None:
 def test_memory_access_has_no_meaning_outside_a_loop(access: Callable[[], object]) -> None:
     with pytest.raises(RuntimeError, match="inside a compiled loop"):
         access()
+
+
+# ── beside a loop ───────────────────────────────────────────────────────────────────────────
+
+
+def first_plain(values: NDArray[np.int64]) -> int:
+    return int(values[0])
+
+
+def first_loop(values: NDArray[np.int64]) -> int:
+    return values[0]  # type: ignore[no-any-return]
+
+
+@compiled
+async def test_on_a_loop_the_reference_serves_until_the_kernel_is_loaded_beside_it() -> None:
+    kernel, threads = jit.Kernel(first_plain, first_loop), list[int]()
+    served: list[Callable[..., int]] = []
+
+    def reference(values: NDArray[np.int64]) -> int:
+        served.append(reference)
+        threads.append(threading.get_ident())
+        return first_plain(values)
+
+    kernel.reference = reference
+    values, fixed = np.arange(5, 8), np.frombuffer(np.arange(6, 9).tobytes(), np.int64)
+    for _ in range(jit.WORTH_LOADING):
+        assert kernel.run(values) == 5
+    served.clear()
+    assert beside.wait(PATIENCE_S)
+    assert kernel.run(values) == 5
+    assert not served, "the compiled loop runs now"
+    assert kernel.run(fixed) == kernel.run(fixed) == 6
+    assert len(served) == 2, "a read-only array is another type"
+    assert beside.wait(PATIENCE_S)
+    assert kernel.run(fixed) == kernel.run(values) + 1 == 6
+    assert len(served) == 2
+    assert set(threads) == {threading.get_ident()}
+
+
+def asserted(claim: bool) -> None:
+    assert claim
+
+
+@compiled
+async def test_other_threads_wait_for_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "WORTH_LOADING", 1)
+    kernel = jit.Kernel(first_plain, first_loop)
+    kernel.reference = first_loop
+    go = threading.Event()
+    beside.run(lambda: asserted(go.wait(PATIENCE_S)))  # keeps the loader busy
+    assert kernel.run(np.arange(3)) == 0
+    assert await asyncio.to_thread(kernel.run, np.arange(4, 6)) == 4
+    go.set()
+    assert beside.wait(PATIENCE_S)
+    assert type(kernel.run).__module__.startswith("numba")
+
+
+def broken_loop(values: NDArray[np.int64]) -> int:
+    return values.no_such_attribute  # type: ignore[attr-defined,no-any-return]
+
+
+@compiled
+async def test_what_cannot_be_compiled_is_reported_once_and_the_reference_stays(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jit, "WORTH_LOADING", 1)
+    kernel = jit.Kernel(first_plain, broken_loop)
+    for _ in range(3):
+        assert kernel.run(np.arange(2, 4)) == 2
+        assert beside.wait(PATIENCE_S)
+    assert [record.message for record in caplog.records] == [
+        "broken_loop cannot be compiled; please report this as a bug"
+    ]
+    assert kernel.run is first_plain

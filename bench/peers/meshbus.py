@@ -2,7 +2,8 @@
 
 Modes: `plain` publishes Arrow columns, one window per call, to a stream with credit; `reliable` does the same on an
 acknowledged stream. The consumer takes each batch as an Arrow array; with the option `objects` it converts every event to
-bytes, as the peers do. `single` publishes one event per call, repeatedly, without sleeping.
+bytes, as the peers do. `single` publishes one event per call, repeatedly, without sleeping; `send` does so
+without waiting for the outcome, and flushes when its queue is full.
 
 The option `window` is the byte credit of a stream (0 is unlimited), `chunk` the bytes per call. Connecting, subscribing,
 profile negotiation and compiling kernels are done before anything is timed.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import cycle, islice
 from typing import Any
 
@@ -20,7 +21,10 @@ import pyarrow as pa
 
 from bench.peers.task import FRAME_BYTES, STAMP_BYTES, Link, Meter, Task
 from meshbus.engine.base.notices import Negotiated
+from meshbus.errors import Backpressure
+from meshbus.node.channels.publisher import ChannelPublisher
 from meshbus.node.channels.subscription import Subscription
+from meshbus.node.driving.warmup import warm
 from meshbus.node.node import Node
 
 PSK = "42" * 32
@@ -33,11 +37,13 @@ LOOK_S = 0.5
 
 def consume(link: Link, task: Task, meter: Meter) -> None:
     """Subscribe at the producer, and receive batches."""
+    warm()
     asyncio.run(_consume(link, task, meter))
 
 
 def produce(link: Link, task: Task, meter: Meter) -> int:
     """Publish."""
+    warm()
     return asyncio.run(_produce(link, task, meter))
 
 
@@ -55,7 +61,7 @@ async def _consume(link: Link, task: Task, meter: Meter) -> None:
 
 
 async def _take(subscription: Subscription, task: Task, meter: Meter) -> None:
-    objects = task.gap_s or task.mode == "single" or task.options.get("objects", False)
+    objects = task.gap_s or task.mode in {"single", "send"} or task.options.get("objects", False)
     async for batch in subscription.batches():
         if objects:
             meter.add(batch.payloads())
@@ -88,6 +94,10 @@ async def _produce(link: Link, task: Task, meter: Meter) -> int:
             meter.begin()
             for event in islice(cycle(events), task.events):
                 await publisher.publish(event)
+        elif task.mode == "send":
+            events = list(task.pool())
+            meter.begin()
+            await _send(publisher, islice(cycle(events), task.events))
         else:
             chunks = list(_chunks(task))
             meter.begin()
@@ -95,6 +105,16 @@ async def _produce(link: Link, task: Task, meter: Meter) -> int:
                 await publisher.publish_batch(chunk)
         await asyncio.to_thread(link.hear)  # keep answering until the consumer has everything
         return task.events
+
+
+async def _send(publisher: ChannelPublisher, events: Iterable[bytes]) -> None:
+    for event in events:
+        try:
+            publisher.send(event)
+        except Backpressure:
+            await publisher.flush()
+            publisher.send(event)
+    await publisher.flush()
 
 
 def _node(task: Task) -> Node:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from meshbus.edge.refusals import Refusal
     from meshbus.engine.base.batch import Event, EventBatch
     from meshbus.engine.base.notices import PeerFailed, PeerGone, PeerRecovered, SessionUp
-    from meshbus.engine.channels.publish import OnFailure, PublishConfig, PublishReport, Reliability
+    from meshbus.engine.channels.publish import OnFailure, PublishConfig, PublishReport, Reliability, WhenSendFull
     from meshbus.engine.channels.roster import SubscriberRoster
     from meshbus.errors import (
         AuthError,
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from meshbus.names.identity import Identity
     from meshbus.names.subnet import SubnetId
     from meshbus.node.channels.publisher import ChannelPublisher
+    from meshbus.node.channels.sendqueue import Unsent
     from meshbus.node.channels.subscription import Subscription, WhenFull
     from meshbus.node.daemons.coordinating import ChainStatus, Coordinating
     from meshbus.node.daemons.daemoninfo import DaemonInfo, DaemonInput, DaemonLine, DaemonMove, DaemonState
@@ -104,7 +105,7 @@ _HOMES = {
         "meshbus.edge.refusals": "Refusal",
         "meshbus.engine.base.batch": "Event EventBatch",
         "meshbus.engine.base.notices": "PeerFailed PeerGone PeerRecovered SessionUp",
-        "meshbus.engine.channels.publish": "OnFailure PublishConfig PublishReport Reliability",
+        "meshbus.engine.channels.publish": "OnFailure PublishConfig PublishReport Reliability WhenSendFull",
         "meshbus.engine.channels.roster": "SubscriberRoster",
         "meshbus.errors": (
             "AuthError Backpressure BadTag ChannelError ConfigError DaemonError DeliveryError HandshakeError "
@@ -128,6 +129,7 @@ _HOMES = {
         "meshbus.node.peers.redial": "DialState PeerUnreachable",
         "meshbus.node.replicas.replicastatus": "ReplicaMemberStatus ReplicaStatus",
         "meshbus.node.channels.subscription": "Subscription WhenFull",
+        "meshbus.node.channels.sendqueue": "Unsent",
         "meshbus.policy.assign": "LevelPolicy LevelRule SubnetPolicy SubnetRule",
         "meshbus.policy.capability": "CapabilityFilter CapabilitySet",
         "meshbus.policy.channels": "ChannelConfig ChannelConfigRegistry Visibility",
@@ -265,8 +267,10 @@ __all__ = [
     "TokenCache",
     "Tool",
     "UnknownVersion",
+    "Unsent",
     "Visibility",
     "WhenFull",
+    "WhenSendFull",
     "every_n",
     "interval",
     "list_channels",

@@ -229,9 +229,13 @@ class Backpressure(DeliveryError):
 
     code = "backpressure"
 
-    def __init__(self, credit: int, wanted: int) -> None:
+    def __init__(self, credit: int, wanted: int, problem: str = "") -> None:
+        """Describe what is missing; `problem` replaces the sentence where it is not credit."""
         self.credit = credit
         self.wanted = wanted
+        if problem:
+            super().__init__(problem)
+            return
         # A reliable stream may have credit and still wait, because the peer has not acknowledged its last packets.
         if credit < wanted:
             problem = f"the stream has {credit} bytes of credit left, {wanted} are needed"

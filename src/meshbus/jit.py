@@ -10,14 +10,23 @@ fallback, and a *loop* that numba compiles. `kernel` joins the two:
 
 Without numba, or with MESHBUS_JIT=0 in the environment, the reference runs instead. Importing this file loads neither
 numba nor numpy.
+
+Loading takes from milliseconds to seconds, once for each kernel and each combination of argument types. An event loop must
+not wait for that. So a call on the thread of a loop never loads anything: a kernel that is missing is loaded in another
+thread (meshbus/beside.py), and the reference serves until it is there. Calls on other threads wait. A process that hardly
+uses kernels never loads numba, which takes 120 MB.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+
+from meshbus import beside
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +37,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 A = TypeVar("A", bound="NDArray[Any]")
 
 _COMPILED_ONLY = "this function works only inside a compiled loop; call it from a function decorated with @kernel"
+
+WORTH_LOADING = 16
+"""Calls on a loop after which a kernel is loaded. Our choice: more than connecting and a few small batches need."""
+
+_FAILED = "%s cannot be compiled; please report this as a bug"
+
+_logger = logging.getLogger("meshbus.jit")
+
+KERNELS: list[Kernel[..., Any]] = []
+"""Every kernel of the modules that are imported."""
+
+_teaching = threading.Lock()
 
 _helpers: list[Callable[..., Any]] = []
 """Functions that loops call and that are not registered with numba yet."""
@@ -44,17 +65,73 @@ class Kernel(Generic[P, R]):
     `run` is an attribute rather than a method, so that a hot call has no wrapper.
     """
 
-    __slots__ = ("loop", "reference", "run")
+    __slots__ = ("_calls", "_wanted", "loop", "reference", "run")
 
     def __init__(self, reference: Callable[P, R], loop: Callable[P, R]) -> None:
         self.reference = reference
         self.loop = loop
         self.run: Callable[P, R] = self._resolve
+        self._calls = 0
+        """Calls on a loop before it was worth loading."""
+        self._wanted: set[object] = set()
+        """Argument types that were given to the loader, those that cannot be compiled among them."""
+        KERNELS.append(self)
 
     def _resolve(self, *args: P.args, **kwargs: P.kwargs) -> R:
         # Replaces itself: later calls go to the compiled function without passing here.
-        self.run = compile_loop(self.loop) if available() else self.reference
+        if not available():
+            self.run = self.reference
+        elif beside.on_loop():
+            self._calls += 1
+            if self._calls < WORTH_LOADING:
+                return self.reference(*args, **kwargs)
+            self.run = self._meanwhile
+            beside.run(lambda: self._load(args))
+        else:
+            self.run = self._compiled()
         return self.run(*args, **kwargs)
+
+    def _meanwhile(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Stand in for a kernel that is being loaded."""
+        if not beside.on_loop():
+            self.run = self._compiled()
+            return self.run(*args, **kwargs)
+        return self.reference(*args, **kwargs)
+
+    def _load(self, args: tuple[Any, ...]) -> None:
+        """Load the kernel for arguments like these, and use it from now on; called beside the loop."""
+        try:
+            compiled: Any = self._compiled()
+            compiled.compile(tuple(map(compiled.typeof_pyval, args)))
+        except Exception:  # the reference goes on serving
+            _logger.exception(_FAILED, self.loop.__qualname__)
+            self.run = self.reference
+        else:
+            self.run = compiled
+
+    def _load_for(self, compiled: Any, types: tuple[Any, ...]) -> None:
+        """Load a kernel that is in use for further argument types; called beside the loop."""
+        try:
+            compiled.compile(types)
+        except Exception:  # the reference goes on serving, and `_wanted` keeps it from being tried again
+            _logger.exception(_FAILED, self.loop.__qualname__)
+
+    def _compiled(self) -> Callable[P, R]:
+        compiled: Any = compile_loop(self.loop)
+        compile_now = compiled._compile_for_args  # numba has no public hook for missing types
+
+        def choose(*args: Any) -> Any:
+            # numba calls this for arguments of types that it has no code for, and then what this returns.
+            if not beside.on_loop():
+                return compile_now(*args)
+            types = tuple(map(compiled.typeof_pyval, args))
+            if types not in self._wanted:
+                self._wanted.add(types)
+                beside.run(lambda: self._load_for(compiled, types))
+            return self.reference
+
+        compiled._compile_for_args = choose
+        return cast("Callable[P, R]", compiled)
 
 
 def kernel(reference: Callable[P, R]) -> Callable[[Callable[P, R]], Kernel[P, R]]:
@@ -104,7 +181,8 @@ def compile_loop(loop: Callable[P, R]) -> Callable[P, R]:
     """Compile a loop, using the on-disk cache if its directory is writable."""
     import numba
 
-    _teach()
+    with _teaching:
+        _teach()
     # error_model="numpy": no check for division by zero, which would keep loops from being vectorized.
     options = {"nogil": True, "error_model": "numpy"}
     try:

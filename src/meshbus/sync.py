@@ -41,6 +41,7 @@ from meshbus.node.channels import subscription as asynchronous_subscription
 from meshbus.node.channels.answer import Handler
 from meshbus.node.channels.channelinfo import ChannelInfo
 from meshbus.node.channels.publisher import PublishOptions
+from meshbus.node.channels.sendqueue import Unsent
 from meshbus.node.channels.subscription import MAX_BYTES, MAX_EVENTS, SubscriptionRefusal, SubscriptionStats, WhenFull
 from meshbus.node.daemons import coordinating as asynchronous_coordinating
 from meshbus.node.daemons import daemons as asynchronous_daemons
@@ -113,6 +114,25 @@ class Publisher:
         """
         return self._loop.run(self._publisher.publish(payload))
 
+    def send(self, payload: bytes | bytearray | memoryview | str) -> None:
+        """Send one event without waiting: it goes out with others when the loop iterates, or after `max_delay_ms`.
+
+        Much cheaper than `publish` for many events, and in order with it. What goes wrong later is in the report of
+        `flush`, and passed to `on_unsent`. Raises Backpressure if more than `config.max_bytes` wait and `when_full` is
+        FAIL: then call `flush`, and send the event again. Raises LocalProtocolError for an event over 8104 bytes, and
+        if the publisher is closed.
+        """
+        self._publisher.send(payload)  # on this thread: the queue takes events from any
+
+    @property
+    def on_unsent(self) -> Callable[[Unsent], None] | None:
+        """What is called on the node's loop with events of `send` that did not reach every subscriber; None at first."""
+        return self._publisher.on_unsent
+
+    @on_unsent.setter
+    def on_unsent(self, call: Callable[[Unsent], None] | None) -> None:
+        self._publisher.on_unsent = call
+
     def publish_batch(self, events: Any) -> PublishReport:
         """Send many events at once: a list of bytes or text, or an Arrow binary or string array.
 
@@ -126,6 +146,9 @@ class Publisher:
 
         Only reliable streams are acknowledged: `attempted` counts the subscribers that have one, `acknowledged` is None
         if there is none. A subscriber that has not acknowledged in time, or whose stream failed, is in `errors`.
+
+        Events of `send` are published first. Those that could not be sent since the last flush are counted in `unsent`,
+        with the reasons in `errors`.
         """
         return self._loop.run(self._publisher.flush(timeout_s))
 

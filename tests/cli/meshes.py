@@ -49,7 +49,12 @@ class PreparedMesh:
     """Answers each question with the next of its prepared answers, the last one for ever; an exception is raised."""
 
     def __init__(self, **answers: list[Any]) -> None:
-        usual = {"status": [STATUS], "peers": [[PEER]], "channels": [[CHANNEL]], "counters": [COUNTERS]}
+        usual: dict[str, list[Any]] = {
+            "status": [STATUS],
+            "peers": [[PEER]],
+            "channels": [[CHANNEL]],
+            "counters": [COUNTERS],
+        }
         self._answers: dict[str, list[Any]] = {**usual, **answers}
         self.asked: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 

@@ -10,7 +10,8 @@ from meshbus.config import NodeConfig
 from meshbus.names.identity import Identity
 from tests.cli.conftest import Meshbus
 
-KEY, OTHER = (Identity.generate(lambda size, of=of: bytes(range(of, of + size))).entity_id.hex() for of in (0, 1))
+KEY = Identity.generate(lambda size: bytes(range(size))).entity_id.hex()
+OTHER = Identity.generate(lambda size: bytes(range(1, size + 1))).entity_id.hex()
 
 
 def test_a_plain_configuration_is_valid_and_a_key_is_created(meshbus: Meshbus, home: Path) -> None:

@@ -41,6 +41,7 @@ NOT_STATE = {
     "log/columns.py": {"MAX_APPEND_BYTES"},  # of one call
     "log/folder.py": {"_MAX_SLUG"},  # of one name
     "log/packets/recorder.py": {"_MAX_SAMPLING"},  # a number
+    "log/positions.py": {"MAX_MARKS"},  # its row is in node/logs/positionmarks.py
     "log/tail.py": {"MAX_EVENTS"},  # of one call
     "node/admin.py": {"MAX_U32"},  # a number
     "node/driving/driver.py": {"MAX_BURST"},  # of one train

@@ -23,6 +23,7 @@ from tests.log import test_faults, test_replicated_faults
 from tests.log.faults import each_fault, name_of
 from tests.log.making import CHANNEL, open_log
 from tests.log.packets import test_faults as packet_faults
+from tests.node.logs import censuslife
 
 
 class Layer(Files):
@@ -56,12 +57,19 @@ def honestly() -> Iterator[None]:
             raise AssertionError(str(error)) from error
 
 
+def stored(root: Path, files: Any) -> test_faults.Life:
+    """Write a log without a fault, with a segment, and with events that are not sealed."""
+    life = test_faults.Life(root, files)
+    life.live()
+    life.seal_most()
+    return life
+
+
 class Reading:
     """A log that was written without a fault, and is read while calls fail: right events, or LogError."""
 
     def __init__(self, root: Path, files: Any) -> None:
-        self._life = test_faults.Life(root, files)
-        self._life.live()
+        self._life = stored(root, files)
         self._root, self._files = root, files
 
     def live(self) -> None:
@@ -90,15 +98,14 @@ class Reading:
     def _verify(self) -> None:
         log = self._life.log
         assert log is not None
-        log.verify()
+        assert log.verify() == [], "damage was reported where there is none"
 
 
 class Reopening:
     """A log that was written and closed without a fault, and is opened while calls fail."""
 
     def __init__(self, root: Path, files: Any) -> None:
-        self._life = test_faults.Life(root, files)
-        self._life.live()
+        self._life = stored(root, files)
         self._root, self._files = root, files
         assert self._life.log is not None
         self._life.log.close()
@@ -127,6 +134,7 @@ LIVES: dict[str, Callable[[Path, Any], Life]] = {
     "reopening": Reopening,
     "recorder": packet_faults.Life,
     "replica": test_replicated_faults.Life,
+    "census": censuslife.Life,
 }
 
 

@@ -60,6 +60,12 @@ class Life:
             self.log.keep()
             self._try(self._append, 1)
 
+    def seal_most(self) -> None:
+        """Seal what there is, and append a little more."""
+        assert self.log is not None
+        self.log.seal()
+        self._append(2)
+
     def _open(self) -> None:
         self.log = open_log(
             self.root,

@@ -1,13 +1,15 @@
 """The log of a replica as its node uses it."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from meshbus.errors import LogError
+from meshbus.errors import LogError, LogFault
 from meshbus.log.durability import LogConfig, Retention
 from meshbus.log.reader import LogReader, read_split
-from meshbus.log.replicated import ReplicatedLog
+from meshbus.log.replicated import ReplicatedLog, put_aside
 from tests.log.making import CHANNEL, Clock, numbered, payloads
 from tests.log.replicas import LOG_ID, open_replica
 from tests.patience import PATIENCE_S
@@ -110,3 +112,22 @@ def test_the_background_thread_seals(tmp_path: Path) -> None:
             log.committed.wait_beyond(40, 0.05)
             waited += 0.05
     log.close()
+
+
+def test_a_log_that_cannot_be_moved_away_is_an_error_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_replica(tmp_path).close()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refuse)
+        with pytest.raises(LogError, match="cannot move away") as caught:
+            put_aside(tmp_path, CHANNEL)
+    assert caught.value.fault is LogFault.READ_ONLY
+    moved = put_aside(tmp_path, CHANNEL)
+    assert moved is not None
+    assert moved.is_dir()
+    assert put_aside(tmp_path, CHANNEL) is None

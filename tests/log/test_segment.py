@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -254,3 +255,15 @@ def test_a_segment_that_moved_is_read_from_its_object(tmp_path: Path, monkeypatc
     place.unlink()
     with pytest.raises(FileNotFoundError, match=f"file://{place} is gone from object storage"):
         list(read_segment(snapshot.folder, moved, wanted(), 3, 29))
+
+
+def test_a_segment_that_cannot_be_mapped_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("Memory mapping file failed: Cannot allocate memory")  # as pyarrow does, without a number
+
+    snapshot = sealed(tmp_path, 10, 5, monkeypatch)
+    (segment,) = snapshot.manifest.segments
+    monkeypatch.setattr(pa, "memory_map", refuse)
+    with pytest.raises(LogError, match="Cannot allocate memory") as caught:
+        list(read_segment(snapshot.folder, segment, wanted(), 0, 10))
+    assert caught.value.fault is LogFault.FAILED

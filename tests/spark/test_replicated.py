@@ -1,7 +1,8 @@
-"""A replicated log in the tables: each event once, whichever members are read, also after another one led."""
+"""A replicated log in the tables: each event once, whichever members and subscribers are read, also after another led."""
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -10,6 +11,9 @@ from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.run.pipelineconfig import PipelineConfig
 from meshbus.spark.run.runner import run
 from tests.node.replicas.replicatrio import CHANNEL, NAMES, ReplicaTrio, replica_trio, until
+
+LISTENER = "spare"
+"""A node that is no member, subscribes to the channel and logs what it receives."""
 
 
 async def live(folder: Path) -> list[bytes]:
@@ -24,7 +28,9 @@ async def live(folder: Path) -> list[bytes]:
 
     async with replica_trio(folder) as trio:
         guest = await trio.start("guest")
-        await until(lambda: len(guest.peers) == len(NAMES))
+        listener = await trio.start(LISTENER, subscriptions=[{"channel": CHANNEL}])
+        await until(lambda: len(guest.peers) >= len(NAMES))
+        await trio.subscribed(listener)
         await publish(trio, "guest", 20)
         await publish(trio, trio.follower(), 10)
         led = await trio.led()
@@ -35,15 +41,26 @@ async def live(folder: Path) -> list[bytes]:
         await trio.settled()
         await publish(trio, led, 5)
         await trio.settled()
+        # It got the first 30 events from one leader and the next 20 from another.
+        log = listener.logs.received.open(CHANNEL)
+        await until(lambda: log.next_seq >= 50)
     return sent
+
+
+def tables_of(spark: SparkSession, folder: Path, *nodes: Sequence[str]) -> Store:
+    """Run a pipeline over the logs of some nodes, then over those of others too, and so on."""
+    read = [name for group in nodes for name in group]
+    tables = folder / "-".join(["tables", *read])
+    for count in range(1, len(nodes) + 1):
+        logs = tuple(str(folder / name) for group in nodes[:count] for name in group)
+        run(spark, PipelineConfig(tables=str(tables), logs=logs), once=True)
+    return Store(tables)
 
 
 def test_each_event_is_counted_once_whichever_members_are_read(spark: SparkSession, tmp_path: Path) -> None:
     sent = asyncio.run(live(tmp_path))
     for members in (NAMES[:1], NAMES):
-        tables = tmp_path / f"tables-{len(members)}"
-        run(spark, PipelineConfig(tables=str(tables), logs=tuple(str(tmp_path / name) for name in members)), once=True)
-        store = Store(tables)
+        store = tables_of(spark, tmp_path, members)
         assert Counter(row["payload"] for row in store.rows("silver.events")) == Counter(sent)
         assert len(store.rows("bronze.events")) == len(members) * len(sent)
         assert sum(row["events"] for row in store.rows("gold.channel_stats")) == len(sent)
@@ -54,3 +71,7 @@ def test_each_event_is_counted_once_whichever_members_are_read(spark: SparkSessi
         assert (gaps["missing"], gaps["duplicates"], gaps["reordered"]) == (0, 0, 0)
         lags = store.rows("gold.replication_lag")
         assert len({row["recorder"] for row in lags}) == (len(members) if len(members) > 1 else 0)
+    for nodes in ((NAMES[:1], [LISTENER]), ([LISTENER], NAMES[:1])):
+        store = tables_of(spark, tmp_path, *nodes)
+        assert Counter(row["payload"] for row in store.rows("silver.events")) == Counter(sent), nodes
+        assert sum(row["events"] for row in store.rows("gold.channel_stats")) == len(sent)

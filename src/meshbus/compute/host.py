@@ -59,6 +59,10 @@ class DaemonHost:
         """Outputs of the last batch; they are published, and added to its history, after a checkpoint has them."""
         self.paused = False
         """Whether it takes no events, because it is being handed over."""
+        self.term = 0
+        """The term of its ledger in which it runs, or ran last; 0 without a ledger."""
+        self.in_ledger = False
+        """Whether its ledger has a checkpoint of this term."""
         self._inputs = {position.origin: position for position in inputs}
         self._processed = self._emitted = self._errors = self._snapshots = 0
 
@@ -76,7 +80,7 @@ class DaemonHost:
             host._inputs = {position.origin: position for position in checkpoint.inputs}
             host.horizon = Horizon(checkpoint.observed)
             host.pending = _linked(checkpoint, snapshot.head)
-            host.moves = checkpoint.moves
+            host.moves, host.term = checkpoint.moves, checkpoint.term
         else:
             # compute.md §2: a snapshot has no payload of its head, and 0.23 nodes hash the state in its place.
             parent_hash = hash_event(snapshot.head, state)
@@ -166,6 +170,7 @@ class DaemonHost:
                     pending=tuple(PendingOutput(event.link.horizon, event.payload) for event in self.pending),
                     pending_parent=self.pending[0].link.parent_hash if self.pending else 0,
                     shadow=shadow,
+                    term=self.term,
                 )
             )
         return StateSnapshot(

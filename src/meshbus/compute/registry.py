@@ -20,6 +20,8 @@ class Factory(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon's key; None if the snapshot's envelope must bring it."""
     orchestrators: frozenset[int] | None = None
     """Nodes that may move the daemon, here or away from here; None for any peer. This node always may."""
+    has_ledger: bool = False
+    """Whether its checkpoints are in a ledger (compute/ledger.py)."""
 
 
 class DaemonRegistry:

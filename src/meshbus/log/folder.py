@@ -5,6 +5,7 @@
         ├── _manifest.json                                 what is sealed; replaced atomically
         ├── _lock                                          held by the one writer
         ├── _spare                                         room for a manifest on a full disk
+        ├── _schemas.json, _positions.json                 what payloads and numbers are (log/sidefile.py)
         ├── _waits                                         why object storage is waited for, while it is
         ├── 00000000000000000000-00000000000000065536.parquet    sealed: first and one past the last sequence
         ├── _hot/00000000000000065536.hot                  the hot tail, in blocks; named by its first sequence

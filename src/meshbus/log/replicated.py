@@ -38,7 +38,7 @@ from meshbus.log.embedded.asides import Aside, list_asides, read_aside
 from meshbus.log.embedded.log import EmbeddedLog
 from meshbus.log.embedded.replicawriter import ReplicaWriter
 from meshbus.log.event import LogEvent
-from meshbus.log.files import Files
+from meshbus.log.files import Files, translated
 from meshbus.log.folder import folder_of
 from meshbus.log.keeper import Keeper
 from meshbus.log.log import RedexFile
@@ -261,11 +261,13 @@ class ReplicatedLog:
 def put_aside(root: Path, channel: str) -> Path | None:
     """Move the closed log of a replica to where nobody takes it for a log, and return its folder; None if there is none.
 
-    The next opening finds an empty disk, so the replica counts for nothing until it has copied the log again.
+    The next opening finds an empty disk, so the replica counts for nothing until it has copied the log again. Raises
+    LogError if it cannot be moved.
     """
     folder, number = folder_of(root, ChannelName(channel)), 0
     if not folder.exists():
         return None
     while (place := root / f"_replaced-{number}-{folder.name}").exists():
         number += 1
-    return folder.rename(place)
+    with translated(folder, "cannot move away"):
+        return folder.rename(place)

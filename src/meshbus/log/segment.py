@@ -232,9 +232,9 @@ def read_segment(folder: Path, segment: Segment, want: Wanted, start: int, stop:
     if start >= stop:
         return
     path, source = _find(folder, segment)
-    remote = source is not path
+    remote = isinstance(path, str)
     try:
-        with pq.ParquetFile(source, memory_map=True, page_checksum_verification=True, pre_buffer=remote) as file:
+        with source, pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=remote) as file:
             _check_version(path, file.schema_arrow.metadata or {})
             # A whole but different file under this name would shift all sequences.
             if file.metadata.num_rows != segment.end - segment.first:
@@ -257,14 +257,29 @@ def read_segment(folder: Path, segment: Segment, want: Wanted, start: int, stop:
 
 
 def _find(folder: Path, segment: Segment) -> tuple[Path | str, Any]:
-    """Return where a segment is, the local file first, and what pyarrow reads it from; raises FileNotFoundError."""
+    """Return where a segment is, the local file first, and what pyarrow reads it from.
+
+    Raises FileNotFoundError if it is gone, and LogError if it cannot be opened.
+    """
     try:
         path = segment_path(folder, segment.name)
     except FileNotFoundError:
         if segment.remote is msgspec.UNSET:
             raise
         return segment.remote.uri, open_object(segment.remote.uri)
-    return path, path
+    return path, _mapped(path)
+
+
+def _mapped(path: Path) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.memory_map(str(path))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        # pyarrow gives a map that failed no error number, so here and not where damage is found.
+        raise log_error(error, path, "cannot read") from error
 
 
 def _check_version(path: Path | str, metadata: dict[bytes, bytes]) -> None:

@@ -73,7 +73,7 @@ from meshbus.node.driving.driver import Driver
 from meshbus.node.driving.live import Live
 from meshbus.node.driving.setup import engine_settings, wall
 from meshbus.node.driving.udp import UdpSocket
-from meshbus.node.driving.warmup import warm
+from meshbus.node.driving.warmup import keep_memory
 from meshbus.node.logs.census import Census, open_census
 from meshbus.node.logs.logs import NO_LOGS, Logs, open_logs
 from meshbus.node.logs.pageserver import PageServer
@@ -200,10 +200,10 @@ class Node:
         """Open the logs, bind the socket, announce what this node can do, and start to dial the configured peers."""
         if self._parts is not None:
             return
-        warm()
+        keep_memory()
         counters = Counters()
         logs = await open_logs(self.config, self.identity, counters)
-        book = await open_census(self.config, self.identity, counters)
+        book = await open_census(self.config, self.identity.node_id, counters)
         try:
             live = await self._make_live(counters)
         except BaseException:
@@ -216,6 +216,8 @@ class Node:
         if any(entry.replicas for entry in self.config.channels):
             self._parts.replicas = Replicas(live, self.config, logs, self._names)
             self._parts.reader.members = self._parts.replicas.members_of
+            if logs is not None:
+                logs.marks.members = self._parts.replicas.members_of
         try:
             if self.config.daemons_dir is not None:
                 await self._open_daemons(self._parts)

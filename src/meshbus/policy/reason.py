@@ -112,6 +112,8 @@ class Reason(Enum):
         "The system reported an error in place of a received datagram; check the network interface.")
     SEND_BACKLOG = 0, "drop", "send_backlog", (
         "The socket took nothing and too many datagrams were waiting; reduce the send rate.")
+    SEND_QUEUE_FULL = 0, "drop", "send_queue_full", (
+        "Events of publisher.send found no room, and its when_full says to drop; send less often or raise max_bytes.")
     PUSH_EXPIRED = 0, "drop", "push_expired", (
         "Events of node.send waited too long for credit; the inbox of the peer is full, or the peer is unreachable.")
     UNSENT_REFUSED = 0, "drop", "unsent_refused", (

@@ -12,7 +12,7 @@ from meshbus.compute.store import Status
 from meshbus.errors import MigrationError, MigrationFault
 from meshbus.names.channel import ChannelName
 from meshbus.policy.reason import Reason
-from meshbus.wire.messages.checkpoint import InputPosition
+from meshbus.wire.messages.checkpoint import InputPosition, term_in
 from meshbus.wire.messages.migration import (
     CHUNK_BYTES,
     BufferedEvents,
@@ -23,6 +23,7 @@ from meshbus.wire.messages.migration import (
     SnapshotReady,
     TakeSnapshot,
 )
+from meshbus.wire.messages.snapshot import decode_snapshot
 from tests.compute.counter import Counter, Stubborn
 from tests.compute.migration.trio import DAEMON, ORIGIN, OTHER, SOURCE, TARGET, Trio
 
@@ -66,6 +67,18 @@ def test_outputs_on_their_way_are_published_before_the_snapshot() -> None:
     ((to, message),) = trio[SOURCE].handler.tick(0)
     assert to == OTHER
     assert isinstance(message, SnapshotReady)
+
+
+def test_a_daemon_with_a_ledger_leaves_after_the_ledger_knows_that_it_runs_here() -> None:
+    trio = Trio()
+    registry = trio[SOURCE].registry
+    registry.withdraw(ORIGIN)
+    registry.offer(ORIGIN, Factory(create=Stubborn, identity=DAEMON, has_ledger=True))
+    assert trio.say(OTHER, SOURCE, REQUEST) == []
+    trio.host.term, trio.host.in_ledger = 7, True
+    ((_, message),) = trio[SOURCE].handler.tick(0)
+    assert isinstance(message, SnapshotReady)
+    assert term_in(decode_snapshot(message.chunk).state) == 7
 
 
 def test_what_cannot_move_is_refused_with_a_reason() -> None:

@@ -1,5 +1,7 @@
 """Side files: what was set aside is read back with its epochs, also from the middle of blocks; damage is an error."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,17 @@ def test_a_hot_file_is_no_side_file(tmp_path: Path) -> None:
     (path,) = list(folder.glob("_hot/*+2.hot"))
     with pytest.raises(LogError, match="says nothing"):
         list(read_aside(path.rename(folder / "_aside" / "x.hot")))
+
+
+def test_a_side_file_that_cannot_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = set_aside(tmp_path)
+    one = list_asides(folder)[0]
+
+    def refuse(_: Path) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    for read in (lambda: list(read_aside(one.path)), lambda: list_asides(folder)):
+        with pytest.raises(LogError, match="Input/output error") as caught:
+            read()
+        assert caught.value.fault is LogFault.FAILED

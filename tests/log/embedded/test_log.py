@@ -99,6 +99,23 @@ def test_a_backlog_is_reported_once_and_sealed_without_compressing_payloads(
         assert found == ["UNCOMPRESSED"] * 3 + ["ZSTD"]
 
 
+def test_sealing_that_falls_behind_again_and_again_is_told_once_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    with open_log(tmp_path, seal_bytes=100, clock=clock) as log:
+        for _ in range(5):
+            for _ in range(3):
+                log.append_batch([bytes(200)] * 5)
+            log.keep()  # seals all of it
+            clock.forward(13)
+        assert caplog.text.count("sealing is behind") == 1
+        for _ in range(3):
+            log.append_batch([bytes(200)] * 5)
+        log.keep()
+        assert caplog.text.count("sealing is behind") == 2
+
+
 def compression_of(path: Path) -> str:
     group = pq.ParquetFile(path).metadata.row_group(0)
     columns = [group.column(number) for number in range(group.num_columns)]

@@ -1,6 +1,7 @@
 """Writing a replica: one order for everything, one sync for everything, and readers that see what is committed."""
 
 import errno
+import mmap
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -260,3 +261,19 @@ def test_nothing_is_written_after_a_failed_sync(tmp_path: Path) -> None:
     log.close()
     with open_replica(tmp_path) as log:
         assert log.tail == 5
+
+
+def test_events_that_cannot_be_read_are_not_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with open_replica(tmp_path) as log:
+        log.append(1, 0, numbered(0, 10))
+        with monkeypatch.context() as patch:
+            patch.setattr(mmap, "mmap", refuse)
+            with pytest.raises(LogError, match="Cannot allocate memory") as caught:
+                log.set_aside(4)
+        assert caught.value.fault is LogFault.FAILED
+        assert log.tail == 10
+        log.set_aside(4)
+        assert log.tail == 4

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from meshbus.errors import LogError, LogFault
 from meshbus.log.embedded import verify as module
 from meshbus.log.embedded.verify import verify_log
 from meshbus.log.folder import segment_name
@@ -91,3 +92,15 @@ def test_without_pyarrow_segments_are_not_called_good(root: Path, monkeypatch: p
     monkeypatch.setattr(module, "has_arrow", lambda: False)
     (finding,) = findings(root)
     assert "without pyarrow" in finding.problem
+
+
+def test_a_disk_that_does_not_let_it_be_read_is_an_error_and_no_finding(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("Memory mapping file failed: Input/output error")
+
+    monkeypatch.setattr(pa, "memory_map", refuse)
+    with pytest.raises(LogError) as caught:
+        findings(root)
+    assert caught.value.fault is LogFault.FAILED

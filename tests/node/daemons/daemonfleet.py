@@ -25,7 +25,7 @@ from meshbus.keyfile import load_or_create
 from meshbus.log.once import BATCH, PLACE
 from meshbus.log.reader import LogReader
 from meshbus.node.daemons.daemonfiles import DaemonFiles
-from meshbus.wire.messages.checkpoint import decode_checkpoint
+from meshbus.wire.messages.checkpoint import Checkpoint, decode_checkpoint
 from meshbus.wire.messages.snapshot import decode_snapshot
 from tests.children import child
 from tests.compute.counter import run_alone
@@ -262,6 +262,10 @@ class DaemonFleet:
 
     def states(self) -> list[bytes]:
         """Return the states in the active records: there must be one."""
+        return [checkpoint.state for checkpoint in self.checkpoints()]
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return the active records."""
         found = []
         for node in self.nodes:
             files = DaemonFiles(node.folder / "daemons", os.urandom)
@@ -270,7 +274,7 @@ class DaemonFleet:
                 if mark is not None and mark.status is Status.ACTIVE:
                     raw = (node.folder / "daemons" / f"{origin:016x}" / "checkpoint").read_bytes()
                     _, stored = decode_checkpoint_file(raw)
-                    found.append(decode_checkpoint(decode_snapshot(stored.snapshot).state).state)
+                    found.append(decode_checkpoint(decode_snapshot(stored.snapshot).state))
             assert not files.damaged
             assert not files.decisions()
             files.close()

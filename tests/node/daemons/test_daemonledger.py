@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from meshbus import Node, NodeConfig
+from meshbus.compute.ledger import split_checkpoint
 from meshbus.errors import ConfigError
 from meshbus.log.once import BATCH, PLACE
 from meshbus.names.identity import Identity
 from meshbus.node.daemons import daemonhosting
 from meshbus.node.daemons.daemoninfo import DaemonState
+from meshbus.node.daemons.daemonledger import DaemonLedger
 from tests.compute.counter import Counter, run_alone
 from tests.node.daemons.daemontrio import DAEMON, INPUT, OUTPUT, host_of, info, nodes, until
+from tests.node.daemons.sharedlog import SharedLog
 
 LEDGER = "checkpoints"
 NAMES = ("n0", "n1", "n2")
+ORIGIN = 5
 
 
 class Trio:
@@ -80,6 +86,101 @@ async def reached(node: Node, events: int) -> None:
             and not host_of(node).pending
         )
     )
+
+
+@asynccontextmanager
+async def shared(count: int = 2) -> AsyncIterator[tuple[SharedLog, list[DaemonLedger]]]:
+    """Open the ledger on nodes 1, 2 and so on."""
+    log = SharedLog()
+    ledgers = [log.ledger(number) for number in range(1, count + 1)]
+    yield log, ledgers
+    for ledger in ledgers:
+        await ledger.close()
+
+
+async def test_a_late_copy_of_a_checkpoint_does_not_count_again() -> None:
+    async with shared() as (log, (first, second)):
+        term = await first.begin(ORIGIN, 0)
+        assert term is not None
+        log.unknown = 1  # written again, and then it is there twice
+        assert await first.write(ORIGIN, term, b"one")
+        assert await first.write(ORIGIN, term, b"two")
+        log.arrive()
+        assert await second.begin(ORIGIN, 0) is None  # has read everything
+        assert first.of(ORIGIN).snapshot == second.of(ORIGIN).snapshot == b"two"
+        assert await first.write(ORIGIN, term, b"three")
+
+
+async def test_what_an_earlier_life_has_on_its_way_does_not_count() -> None:
+    async with shared() as (log, (first, second)):
+        term = await first.begin(ORIGIN, 0)
+        assert term is not None
+        assert await first.write(ORIGIN, term, b"one")
+        late = list(
+            split_checkpoint(ORIGIN, term, 1, 2, b"two")
+        )  # the node is killed: its record has it, the log not yet
+        again = await first.begin(ORIGIN, term)
+        assert again is not None
+        assert await first.write(ORIGIN, again, b"two and three")
+        log.arrive(*late)
+        assert await second.begin(ORIGIN, 0) is None
+        assert second.of(ORIGIN).snapshot == b"two and three"
+
+
+async def test_an_old_record_is_refused_also_by_the_owner() -> None:
+    async with shared(3) as (_, (first, second, third)):
+        term = await first.begin(ORIGIN, 0)
+        assert term is not None
+        assert await first.write(ORIGIN, term, b"one")
+        # Moved to 2, which dies before it begins; 3 takes over from the ledger, which the record of 2 does not know.
+        assert await third.take_over(ORIGIN)
+        third_term = await third.begin(ORIGIN, term)
+        assert third_term is not None
+        assert await third.write(ORIGIN, third_term, b"went on")
+        assert await second.begin(ORIGIN, term) is None
+        assert third.has(ORIGIN, third_term)  # not disturbed
+        # Even if node 2 owns the daemon again: what it has on disk is old.
+        assert await second.take_over(ORIGIN)
+        assert await second.begin(ORIGIN, term) is None
+        assert await second.begin(ORIGIN, third_term) is not None
+
+
+async def test_a_record_that_has_everything_is_taken_although_another_has_claimed_the_daemon() -> None:
+    async with shared() as (_, (first, second)):
+        term = await first.begin(ORIGIN, 0)
+        assert term is not None
+        assert await first.write(ORIGIN, term, b"one")
+        assert await second.take_over(ORIGIN)  # and dies before it has written anything
+        again = await first.begin(ORIGIN, term)
+        assert again is not None
+        assert await first.write(ORIGIN, again, b"two")
+        assert not await second.write(ORIGIN, again - 1, b"not counted")
+
+
+async def test_a_hand_over_that_is_said_late_leaves_the_daemon_where_it_is() -> None:
+    async with shared() as (log, (first, second)):
+        term = await first.begin(ORIGIN, 0)
+        assert term is not None
+        assert await first.write(ORIGIN, term, b"one")
+        moved = await second.begin(ORIGIN, term)  # the target of the move claims it by itself
+        assert moved is not None
+        assert await second.write(ORIGIN, moved, b"two")
+        back = await first.begin(ORIGIN, moved)  # it moved back
+        assert back is not None
+        await first.pass_on(ORIGIN, term, 2)  # what node 1 has to say about its first move
+        log.arrive()
+        assert await first.write(ORIGIN, back, b"three")
+        assert not await second.write(ORIGIN, moved, b"four")
+
+
+async def test_the_hand_over_of_a_daemon_that_nobody_has_claimed_names_its_new_node() -> None:
+    async with shared() as (_, (first, second)):
+        term = await first.begin(ORIGIN, 0)
+        assert term is not None
+        await first.pass_on(ORIGIN, term, 2)
+        assert first.of(ORIGIN).node == 2
+        assert not await first.write(ORIGIN, term, b"too late")
+        assert await second.begin(ORIGIN, term) is not None
 
 
 @pytest.mark.slow

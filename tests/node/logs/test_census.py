@@ -1,6 +1,6 @@
 """A node writes down what it knows: itself, its peers, its rosters, each when it changes."""
 
-import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from meshbus.names.identity import derive_origin_hash
 from meshbus.node.logs import census
 from meshbus.node.logs.census import CensusBook, CensusLog, roster_fact
 from meshbus.node.node import Node
+from tests.log.faults import Faults, each_fault, name_of
+from tests.node.logs.censuslife import Life
 from tests.node.test_node import until
 
 PSK = bytes(32).hex()
@@ -179,8 +181,10 @@ async def test_a_census_that_cannot_be_written_is_counted_and_stops_nothing_else
     def refuse(*_: object, **__: object) -> None:
         raise LogError(LogFault.FAILED, "the disk is full")
 
+    close = CensusLog.close
+
     def close_and_refuse(log: CensusLog) -> None:
-        log.redex.close()
+        close(log)
         refuse()
 
     with monkeypatch.context() as patch:
@@ -190,7 +194,60 @@ async def test_a_census_that_cannot_be_written_is_counted_and_stops_nothing_else
         patch.setattr(CensusLog, "close", close_and_refuse)
         async with make(log_dir=tmp_path):
             pass
-    os.mknod(tmp_path / "file")
-    monkeypatch.setattr(census, "FOLDER", "file")
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look, and try again, all the time."""
+    monkeypatch.setattr(census, "LOOK_S", 0.01)
+    monkeypatch.setattr(census, "RETRY_S", 0.01)
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_census_that_cannot_be_opened_at_first_begins_when_it_can(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).touch()  # no folder, so nothing can be created in it
     async with make(log_dir=tmp_path) as node:
-        assert node.counters["fail"] == {"census_open": 1}
+        await until(lambda: node.counters["fail"]["census_open"] > 1)
+        assert node.counters["fail"]["log_census"] >= 1, "what is not written is counted"
+        (tmp_path / FOLDER).unlink()
+        await until(lambda: (tmp_path / FOLDER).is_dir() and list_censuses(tmp_path))
+        await until(lambda: [fact.kind for fact in facts(tmp_path, node)] == ["snapshot"])
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_what_a_full_disk_refused_follows_as_a_snapshot_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise LogError(LogFault.NO_SPACE, "no space left")
+
+    publisher, reader = make(log_dir=tmp_path), make()
+    async with reader, publisher:
+        await reader.connect(publisher.address, public_key=publisher.public_key)
+        with monkeypatch.context() as full:
+            full.setattr(RedexFile, "write_batch", refuse)
+            await reader.subscribe_channel(publisher.node_id, "a/0")
+            await until(lambda: publisher.counters.get("fail", {}).get("log_census"))
+        await until(lambda: "a/0" in {fact.channel for fact in facts(tmp_path, publisher)})
+        found = [fact.kind for fact in facts(tmp_path, publisher)]
+        assert found.index("snapshot", 1) < found.index("roster")
+
+
+def play(folder: Path, every: int) -> None:
+    plain = Life(folder / "plain", Faults())
+    plain.live()
+    plain.check("without a fault")
+    for error, lasting, at in each_fault(len(plain.files.calls), every):
+        life = Life(folder / "one", Faults(at, error, lasting=lasting))
+        life.live()
+        life.check(f"{name_of(error, lasting=lasting)} at {life.files.hit or at}")
+        shutil.rmtree(folder / "one")
+
+
+def test_a_census_survives_any_fault_at_any_call(tmp_path: Path) -> None:
+    play(tmp_path, every=37)
+
+
+@pytest.mark.soak
+def test_a_census_survives_every_fault_at_every_call(tmp_path: Path) -> None:
+    play(tmp_path, every=1)

@@ -21,9 +21,12 @@ from meshbus.engine.base.counters import Counters
 from meshbus.engine.channels.publication import HOP_TTL
 from meshbus.errors import AuthError, ConfigError, LocalProtocolError, LogError, LogFault
 from meshbus.log.files import Files
+from meshbus.log.folder import folder_of
 from meshbus.log.log import RedexFile
 from meshbus.log.payload import Codec
+from meshbus.log.positions import read_marks, replicated_log_id
 from meshbus.log.reader import LogReader
+from meshbus.log.replicated import ReplicatedLog
 from meshbus.log.schemas import Version, read_versions
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
@@ -653,3 +656,33 @@ async def test_a_sync_task_that_fails_is_counted_and_restarted(
     (received,) = [log for log in kept._received.values() if log is not None]
     assert (published.file.durable_seq, received.file.durable_seq) == (2, 2)
     kept.close()
+
+
+def replicated(tmp_path: Path, psk: bytes) -> Logs:
+    entry = ChannelEntry(name=ChannelName(LIDAR), replicas=("n0",))
+    return Logs(NodeConfig(log_dir=tmp_path, psk=psk, channels=(entry,)), Identity.generate(os.urandom), Counters())
+
+
+def test_the_id_of_a_replicated_log_follows_from_the_mesh_key(tmp_path: Path) -> None:
+    ids = []
+    for name, psk in (("a", bytes(32)), ("b", bytes(32)), ("c", b"1" * 32)):
+        with replicated(tmp_path / name, psk).open_replicated(ChannelName(LIDAR)) as log:
+            ids.append(log.committed.log_id)
+        assert [mark.log_id for mark in read_marks(folder_of(tmp_path / name / "published", ChannelName(LIDAR)))] == [
+            ids[-1].hex()
+        ]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_a_replica_that_exists_keeps_its_id_and_is_marked_with_the_present_one(tmp_path: Path) -> None:
+    old = b"o" * 16
+    with ReplicatedLog.open(tmp_path / "published", LIDAR, old, background=False) as log:
+        log.append(1, 0, [b"x"])
+        log.sync()
+        log.commit_to(1)
+        log.keep()
+    for psk in (bytes(32), bytes(32), b"1" * 32):  # the mesh key changes
+        with replicated(tmp_path, psk).open_replicated(ChannelName(LIDAR)) as log:
+            assert log.committed.log_id == old
+    marks = read_marks(folder_of(tmp_path / "published", ChannelName(LIDAR)))
+    assert [mark.log_id for mark in marks] == [replicated_log_id(psk, LIDAR).hex() for psk in (bytes(32), b"1" * 32)]

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from meshbus import Node, NodeConfig
+from meshbus.engine.replicas.leadership import Leadership
+from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.node.replicas.replicamember import ReplicaMember
 from tests.patience import PATIENCE_S
@@ -52,6 +54,19 @@ class ReplicaTrio:
         assert replicas is not None
         return replicas.member_of(CHANNEL)
 
+    def members(self) -> list[Node]:
+        """Return the members that run."""
+        return [node for name, node in self.nodes.items() if name in NAMES]
+
+    async def subscribed(self, node: Node) -> None:
+        """Wait until a node is subscribed to the channel at every member that runs."""
+
+        def known() -> bool:
+            rosters = [member.live.engine.admission.roster for member in self.members()]
+            return all(node.node_id in roster.members(ChannelName(CHANNEL)) for roster in rosters)
+
+        await until(known)
+
     def leader(self) -> str | None:
         found = [name for name, node in self.nodes.items() if node.replicas()[0].role == "leader"]
         return next((name for name in found if self.nodes[name].replicas()[0].waiting is None), None)
@@ -70,10 +85,25 @@ class ReplicaTrio:
         """Wait until all members have the same committed events."""
 
         def same() -> bool:
-            found = [node.replicas()[0] for name, node in self.nodes.items() if name != "guest"]
+            found = [node.replicas()[0] for node in self.members()]
             return len({(one.tail, one.committed) for one in found}) == 1 and found[0].tail == found[0].committed
 
         await until(same)
+
+    async def counted(self, name: str) -> None:
+        """Wait until all members have stored a config in which a member that lost its disk votes again."""
+
+        def stored() -> bool:
+            back = self._core(name).seat.member
+            configs = [self._core(other).config for other in NAMES]
+            return all(config is not None and back in config.members for config in configs)
+
+        await until(stored)
+
+    def _core(self, name: str) -> Leadership:
+        core = self.member(name).core
+        assert isinstance(core, Leadership)
+        return core
 
     def payloads(self, name: str) -> list[bytes]:
         log = self.member(name).disk.log.committed

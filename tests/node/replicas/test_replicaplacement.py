@@ -78,6 +78,7 @@ async def test_members_that_start_again_remember_the_set_and_one_that_lost_its_d
         await trio.start(again)
         await until(lambda: trio.nodes[again].replicas()[0].role == "replica")
         await until(lambda: trio.payloads(again) == [b"first"])
+        await trio.counted(again)
         for name in NAMES:
             await trio.stop(name)
         for name in NAMES[:2]:

@@ -12,6 +12,7 @@ from meshbus.log.schema import EVENTS, arrow_schema
 from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.duplicates import KnownEvents
 from meshbus.spark.lake.gold.gaps import gaps
+from meshbus.spark.lake.numbering import Numbering
 from meshbus.spark.lake.stretches import COLUMNS, WHOSE, merge_runs, runs_of
 from tests.spark import oracle
 
@@ -44,7 +45,7 @@ def test_stretches_of_batches_add_up_to_what_plain_python_counts(rows: list[dict
     for start, stop in pairwise([0, *sorted(cuts), len(rows)]):
         for channel, log in product("ab", (b"L" * 16, b"M" * 16)):
             piece = [row for row in rows[start:stop] if (row["channel"], row["log_id"]) == (channel, log)]
-            made = runs_of(channel, log, table_of(piece), KnownEvents(found).highest)
+            made = runs_of(channel, Numbering(log), table_of(piece), KnownEvents(found).highest)
             assert made.schema == arrow_schema(CATALOG["silver.runs"].table, dictionaries=False)
             found += made.to_pylist()
     whose = WHOSE

@@ -15,6 +15,7 @@ from meshbus.wire.messages.checkpoint import (
     encode_checkpoint,
     is_checkpoint,
     is_shadow,
+    term_in,
 )
 from tests.fuzz import assert_survives
 from tests.wire.strategies import channels, u32, u64
@@ -39,6 +40,7 @@ checkpoints = st.builds(
     inputs=st.lists(st.builds(InputPosition, u64, channels, u64), max_size=4).map(tuple),
     observed=st.lists(st.tuples(u64, u64), max_size=4).map(tuple),
     shadow=st.booleans(),
+    term=st.just(0) | u64,
 )
 
 
@@ -47,6 +49,13 @@ def test_a_checkpoint_has_the_documented_bytes() -> None:
         "4d424331 01030000 00887766 55443322 11010000 00070000 00000000 00090000 00000000 0002696e"
         " 01000000 01000000 00000000 02000000 00000000 01000000 66000000 00000000 55000000 00000000 03000000 6f757473 74617465"
     )
+
+
+def test_a_checkpoint_of_a_ledger_has_its_term_after_the_head() -> None:
+    raw = encode_checkpoint(Checkpoint(state=b"x", parent_hash=1, term=0x0A0B))
+    assert raw.hex(" ", -4) == ("4d424331 02000000 00010000 00000000 000b0a00 00000000 00000000 00000000 00000000 0078")
+    assert (term_in(raw), is_shadow(raw)) == (0x0A0B, False)
+    assert term_in(encode_checkpoint(SAMPLE)) == term_in(b"a bare state") == 0
 
 
 @given(checkpoints)
@@ -73,7 +82,8 @@ def test_a_log_has_the_same_name_in_links_whatever_was_read_of_it() -> None:
     [
         (b"", Fault.TRUNCATED),
         (b"MBC2" + bytes(30), Fault.BAD_MAGIC),
-        (b"MBC1\2" + bytes(30), Fault.BAD_VALUE),
+        (b"MBC1\4" + bytes(30), Fault.BAD_VALUE),
+        (b"MBC1\2" + bytes(14), Fault.TRUNCATED),
         (b"MBC1\0" + bytes(12) + b"\xff\xff\xff\xff", Fault.TRUNCATED),
     ],
 )

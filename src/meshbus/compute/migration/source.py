@@ -256,7 +256,7 @@ class MigrationSourceHandler:
 
     def _snapshot(self, leaving: Leaving, now: float) -> list[Outbound]:
         host = leaving.host
-        if host.pending:
+        if host.pending or not self._is_settled(host):
             return []
         try:
             raw = self._encode(leaving, now)
@@ -377,6 +377,14 @@ class MigrationSourceHandler:
             return
         self._seat.store.mark(message.origin, mark)
         self._seat.registry.add(host)
+
+    def _is_settled(self, host: DaemonHost) -> bool:
+        """Return whether the ledger of a daemon knows that it runs here, if it has one.
+
+        Before that, its snapshot would name the term of another node, and count as an old one as soon as this node writes.
+        """
+        factory = self._seat.registry.factory(host.origin)
+        return factory is None or not factory.has_ledger or host.in_ledger
 
     def _may_move(self, origin: int, sender: int) -> bool:
         factory = self._seat.registry.factory(origin)

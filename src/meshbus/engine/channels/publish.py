@@ -31,13 +31,18 @@ from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.channels import ChannelConfig, Visibility
 from meshbus.policy.limits import TokenBucket
 from meshbus.policy.reason import Reason
-from meshbus.wire.constants import Flags
+from meshbus.wire.constants import MAX_PAYLOAD, Flags
 from meshbus.wire.header import Header
 
+LONGEST_DELAY_MS = 10_000.0
+"""The longest delay of `send`. Our choice: beyond it, something else is meant than to send events together."""
 MAX_INFLIGHT = 32
 """Default limit of legs that run at once (policy.md §10)."""
 WAIT_S = 5.0
 """Default time that a leg waits for credit. Our choice: as long as a subscriber waits for an Ack (policy.md §4.3)."""
+SEND_BYTES = 4 << 20
+"""Default limit of the bytes that wait after `send`. Our choice: several windows of a stream, and about 60 000 small
+events."""
 MAX_PLANS = 4096
 """Plans kept; at this number all are dropped and made again as needed. Our choice."""
 MAX_RATES = 65_536
@@ -86,6 +91,17 @@ class OnFailure(StrEnum):
     """Try all peers and return a report."""
 
 
+class WhenSendFull(StrEnum):
+    """What `send` does with an event for which there is no room."""
+
+    FAIL = "fail"
+    """Raise Backpressure."""
+    DROP_OLDEST = "drop_oldest"
+    """Drop the events that have waited longest, and take the new one."""
+    DROP_NEWEST = "drop_newest"
+    """Drop the new event."""
+
+
 class PublishConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a publisher."""
 
@@ -101,6 +117,12 @@ class PublishConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Counted from the last packet sent, so that a large batch may take longer as long as it makes progress.
     """
+    max_delay_ms: float = 0.0
+    """How long events of `send` wait for more, in milliseconds; 0 means until the loop iterates."""
+    max_bytes: int = SEND_BYTES
+    """Bytes of events that may wait after `send`, with four for each event."""
+    when_full: WhenSendFull = WhenSendFull.FAIL
+    """What `send` does beyond `max_bytes`."""
 
     def __post_init__(self) -> None:
         on_failure = _member(OnFailure, "on_failure", self.on_failure)
@@ -114,9 +136,17 @@ class PublishConfig(msgspec.Struct, frozen=True, kw_only=True):
             reliable = named
         if not self.wait_s >= 0:
             raise ConfigError("wait_s", f"must be 0 or more seconds, got {self.wait_s}")
+        if not 0 <= self.max_delay_ms <= LONGEST_DELAY_MS:
+            raise ConfigError(
+                "max_delay_ms", f"must be from 0 to {LONGEST_DELAY_MS} milliseconds, got {self.max_delay_ms}"
+            )
+        if self.max_bytes <= MAX_PAYLOAD:
+            problem = f"must be more than {MAX_PAYLOAD}, the longest event with its prefix, got {self.max_bytes}"
+            raise ConfigError("max_bytes", problem)
         # Normalize both spellings, so that the rest of the code reads `reliable` only.
         settle_field = msgspec.structs.force_setattr
         settle_field(self, "on_failure", on_failure)
+        settle_field(self, "when_full", _member(WhenSendFull, "when_full", self.when_full))
         settle_field(self, "reliable", reliable)
         settle_field(self, "reliability", _RELIABILITY[reliable])
         settle_field(self, "max_inflight", max(self.max_inflight, 1))
@@ -129,6 +159,7 @@ class LegError(NamedTuple):
     """Why a publish failed for one peer."""
 
     node_id: int
+    """The peer; 0 if this node itself refused events of `send`."""
     code: str
     """Error code, as listed in docs/errors.md."""
     message: str
@@ -149,6 +180,8 @@ class PublishReport(msgspec.Struct, frozen=True):
     nothing is confirmed."""
     log_seq: int | None = None
     """Sequence of the first event in this node's log, where subscribers can read it later; None if it is not logged."""
+    unsent: int = 0
+    """After `flush`: events of `send` that since the last flush were dropped, or failed for a subscriber."""
     replicated: str | None = None
     """On a replicated channel, whose leader sends to the subscribers: on how many disks the events are, `majority` or
     `local`, or `unconfirmed` if the leader that stored them has lost the majority. None on other channels."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,11 +28,9 @@ from meshbus.log.embedded.block import (
 )
 from meshbus.log.embedded.controls import Opening, Runs, SetAside, State, encode_record, opening_of
 from meshbus.log.event import LogEvent, events_of_rows
+from meshbus.log.files import Files, translated
 from meshbus.log.folder import ASIDE, aside
 from meshbus.log.status import ReplicaStatus
-
-if TYPE_CHECKING:
-    from meshbus.log.files import Files
 
 _NAME = re.compile(r"(\d{20})-(\d{20})\+\d+\.hot")
 
@@ -78,7 +75,8 @@ def aside_status(folder: Path, gaps: tuple[tuple[int, int], ...]) -> ReplicaStat
 def list_asides(folder: Path) -> list[Aside]:
     """Return the side files of a log by name; a damaged one raises LogError."""
     place = folder / ASIDE
-    paths = sorted(place.glob("*.hot")) if place.is_dir() else []
+    with translated(place, "cannot read"):
+        paths = sorted(place.glob("*.hot")) if place.is_dir() else []
     return [_load(path)[0] for path in paths]
 
 
@@ -96,7 +94,8 @@ def read_aside(path: Path) -> Iterator[LogEvent]:
 
 def _load(path: Path) -> tuple[Aside, list[tuple[int, BlockHeader]], memoryview, BlockKey]:
     """Return what a side file is about, its blocks with their offsets, its content and the key of its blocks."""
-    buffer = memoryview(path.read_bytes())
+    with translated(path, "cannot read"):
+        buffer = memoryview(path.read_bytes())
     try:
         header = unpack_file_header(buffer)
         control = unpack_block(buffer, header.size, header.key)

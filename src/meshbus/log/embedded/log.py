@@ -30,6 +30,7 @@ from meshbus.log.files import is_full, translated
 from meshbus.log.folder import folder_of
 from meshbus.log.retention import Unit, expired_until, swept_until
 from meshbus.log.status import Finding, LogStats, Report
+from meshbus.seldom import SeldomWarning
 
 if TYPE_CHECKING:
     from meshbus.log.backend import OpenOptions
@@ -54,8 +55,7 @@ class EmbeddedLog:
         self._warned = False
         self._retired_at: dict[str, float] = {}
         """When each retired segment was retired, by the monotonic clock."""
-        self._told_behind = False
-        """Whether the present backlog was reported."""
+        self._warn_behind, self._warn_failed = (SeldomWarning(_log, options.monotonic) for _ in range(2))
         self._writer = make_writer(folder_of(root, options.channel), options)
         self._spare = Spare(self._writer.files, self._writer.folder)
         self._tier = Tier(self._writer, options, self._change)
@@ -182,7 +182,7 @@ class EmbeddedLog:
                 return  # the next append raises it
             self._writer.stats.upkeep_failures += 1
             self._writer.full |= error.fault is LogFault.NO_SPACE
-            _log.warning("log of %s: %s", self._channel, error)
+            self._warn_failed("log of %s: %s", self._channel, error)
         except Exception:  # noqa: BLE001 - the thread that calls this keeps all logs; one of them must not end it
             self._writer.stats.upkeep_failures += 1
             _log.exception("log of %s: upkeep failed unexpectedly and will be retried", self._channel)
@@ -278,18 +278,16 @@ class EmbeddedLog:
         return sealed
 
     def _tell_backlog(self) -> None:
-        """Warn when sealing falls behind, once until it has caught up."""
+        """Warn when sealing falls behind."""
         waiting = self._writer.complete
-        behind = len(waiting) >= _BEHIND
-        if behind and not self._told_behind:
-            _log.warning(
+        if len(waiting) >= _BEHIND:
+            self._warn_behind(
                 "log of %s: sealing is behind by %d events (%d MB); payloads are sealed without compression until it"
                 " has caught up",
                 self._channel,
                 waiting[-1].end - waiting[0].header.first,
                 sum(hot.size for hot in waiting) // 1_000_000,
             )
-        self._told_behind = behind
 
     def _compact(self, *, fewest: int) -> int:
         writer, merged = self._writer, 0

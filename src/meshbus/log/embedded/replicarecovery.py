@@ -48,6 +48,7 @@ class Place(NamedTuple):
     folder: Path
     channel: ChannelName
     log_id: bytes
+    """Of a replica that has to be created; one that exists keeps its own."""
 
 
 def recover_replica(place: Place, now_ns: int) -> RecoveredReplica:
@@ -101,12 +102,11 @@ def _manifest(place: Place, now_ns: int) -> tuple[Manifest, str]:
             _move(files, folder, [path for path in folder.iterdir() if path.name not in kept])
             _move(files, folder, [path for _, path in hot_files(folder)])
         manifest = store_manifest(files, folder, Manifest(str(channel), log_id.hex(), now_ns, replica=Replica()))
-    if manifest.channel != channel or manifest.id_bytes != log_id or manifest.replica is UNSET:
+    # Whatever its id: the mesh key may have changed since it was created, and its rows have the id.
+    if manifest.channel != channel or manifest.replica is UNSET:
         kind = "replica" if manifest.replica is not UNSET else "log without replicas"
         raise LogError(
-            LogFault.FOREIGN,
-            f"{folder} is a {kind} of {manifest.channel} with id {manifest.log_id}, not the replica of {channel} with id"
-            f" {log_id.hex()}: move it away",
+            LogFault.FOREIGN, f"{folder} is a {kind} of {manifest.channel}, not the replica of {channel}: move it away"
         )
     return manifest, damage
 

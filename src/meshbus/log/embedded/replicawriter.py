@@ -37,8 +37,9 @@ from meshbus.log.embedded.recovery import Opened, Recovered, create_hot
 from meshbus.log.embedded.replicarecovery import Place, recover_replica
 from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.embedded.writer import Writer, Written
-from meshbus.log.files import is_full, log_error
+from meshbus.log.files import is_full, log_error, translated
 from meshbus.log.folder import HOT, turn_of
+from meshbus.seldom import SeldomWarning
 
 if TYPE_CHECKING:
     from meshbus.log.backend import Given, OpenOptions
@@ -68,6 +69,7 @@ class ReplicaWriter(Writer):
         """What opening found to be damaged; empty if nothing was."""
         self._todo: list[Turned] = []
         self._skipped_to = 0
+        self._warn_mark, self._warn_aside = (SeldomWarning(_log, options.monotonic) for _ in range(2))
         super().__init__(folder, options)
         try:
             self._marks = MarkFile(self.files, folder)
@@ -191,7 +193,8 @@ class ReplicaWriter(Writer):
                 )
             kept = [hot for hot in self.hot if hot.header.first < first_seq]
             after = turn_of(kept[-1].path) if kept else -1
-            asides = (*self._unfinished(kept), self._collect(first_seq))
+            with translated(self.folder, "cannot read"):
+                asides = (*self._unfinished(kept), self._collect(first_seq))
             # The file that it replaces may be the one that skipped, and the manifest may not know of that yet.
             skips = not kept and self._skipped_to > self.manifest.first
             opening = Opening(self.state.cut(first_seq), after, skips, asides)
@@ -341,7 +344,7 @@ class ReplicaWriter(Writer):
             self._marks.put(self._visible, self._synced_to)
         except OSError as error:
             # It may lag: other processes see less, and the next one is written.
-            _log.warning(
+            self._warn_mark(
                 "log of %s: %s", self.channel, log_error(error, self.folder, "cannot mark what is committed in")
             )
 
@@ -364,4 +367,4 @@ class ReplicaWriter(Writer):
         except OSError as error:
             # Nothing is sealed until it succeeds, at one of the next syncs.
             self.stats.upkeep_failures += 1
-            _log.warning("log of %s: %s", self.channel, log_error(error, self.folder, "cannot set events aside in"))
+            self._warn_aside("log of %s: %s", self.channel, log_error(error, self.folder, "cannot set events aside in"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import UNSET
 
-from meshbus.errors import LogError
+from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import has_arrow, wanted
 from meshbus.log.embedded.asides import read_aside
 from meshbus.log.embedded.hot import open_hot
@@ -17,6 +17,9 @@ from meshbus.log.folder import ASIDE, segment_range
 from meshbus.log.objectstore import verify_object
 from meshbus.log.segment import Segment, read_segment
 from meshbus.log.status import Finding
+
+_OF_THE_DISK = {LogFault.FAILED, LogFault.NO_SPACE, LogFault.READ_ONLY}
+"""Errors that say nothing about what is stored."""
 
 
 def verify_log(snapshot: Snapshot) -> list[Finding]:
@@ -43,7 +46,7 @@ def _findings(snapshot: Snapshot) -> list[Finding]:
             for _ in read_aside(path):
                 pass
         except LogError as error:
-            found.append(Finding(path.name, 0, 0, str(error)))
+            found.append(_finding(path.name, 0, 0, error))
     found += [Finding(path.name, 0, 0, "does not belong to this log") for path in _foreign(snapshot)]
     return found
 
@@ -67,7 +70,14 @@ def _segment(snapshot: Snapshot, segment: Segment) -> Iterator[Finding]:
         if segment.remote is not UNSET and (snapshot.folder / segment.name).exists():
             verify_object(segment.remote)  # the rows came from the local file
     except (LogError, FileNotFoundError) as error:
-        yield Finding(segment.name, at, segment.end, str(error))
+        yield _finding(segment.name, at, segment.end, error)
+
+
+def _finding(file: str, first: int, end: int, error: Exception) -> Finding:
+    """Return what an error says about a file; raises it if it is about the disk."""
+    if isinstance(error, LogError) and error.fault in _OF_THE_DISK:
+        raise error
+    return Finding(file, first, end, str(error))
 
 
 def _rows_problem(batch: object, snapshot: Snapshot, at: int) -> str | None:

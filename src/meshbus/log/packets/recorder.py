@@ -35,6 +35,7 @@ from meshbus.log.packets.runs import RecordInfo
 from meshbus.log.packets.store import Bounds, PacketStore, folder_of
 from meshbus.names.channel import ChannelName
 from meshbus.policy.gatewaypolicy import GatewayPolicy
+from meshbus.seldom import SeldomWarning
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
 from meshbus.wire.header import HEADER_DTYPE
 
@@ -110,6 +111,7 @@ class PacketRecorder:
         self._storing = threading.RLock()
         """Held while files are written."""
         self._woken, self._stopped = threading.Event(), threading.Event()
+        self._warn = SeldomWarning(_log)
         self._synced_at = self._kept_at = time.monotonic()
         if self._store.cut_bytes:
             _log.warning("record in %s: cut %d bytes of a torn tail", self.folder, self._store.cut_bytes)
@@ -232,7 +234,7 @@ class PacketRecorder:
                 for block in arena.blocks():
                     self._store.append(block, names)
             except LogError as error:
-                _log.warning("record in %s: %s", self.folder, error)
+                self._warn("record in %s: %s", self.folder, error)
             arena.clear()
             # What could not be written is lost: keeping it would fill memory while the disk is full.
             written = self._store.end - before
@@ -284,7 +286,7 @@ class PacketRecorder:
                 self._kept_at = now
                 self.keep()
         except LogError as error:
-            _log.warning("record in %s: %s", self.folder, error)
+            self._warn("record in %s: %s", self.folder, error)
         except Exception:  # noqa: BLE001 - if the thread died, recording would end silently
             _log.exception("record in %s: upkeep failed and will be retried", self.folder)
 

@@ -23,6 +23,7 @@ from meshbus.node.driving.live import Live
 from meshbus.node.driving.tasks import TaskOwner
 from meshbus.node.driving.waiting import Kind
 from meshbus.policy.reason import Reason
+from meshbus.seldom import SeldomWarning
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.request import MAX_REPLY_PAYLOAD
 
@@ -38,6 +39,7 @@ class Answers:
         self._live = live
         self._handlers: dict[ChannelName, Handler] = {}
         self._tasks = TaskOwner("a responder", _logger)
+        self._warn = SeldomWarning(_logger)
 
     async def request(self, publisher: int, channel: ChannelName, payload: bytes, timeout_s: float) -> bytes:
         """Send a request to a peer, once both sides have agreed on requests, and return the reply."""
@@ -90,7 +92,7 @@ class Answers:
             if task is not None and task.cancelling():
                 raise  # the node is closing
             problem = f"{type(error).__name__}: {error}"
-            _logger.warning("a request on %s failed: %s", request.channel, problem)
+            self._warn("a request on %s failed: %s", request.channel, problem)
             with suppress(DeliveryError):
                 self._live.act(lambda _, now, out: responder.fail(request.node_id, request.request, problem, now, out))
 

@@ -52,7 +52,7 @@ from meshbus.node.replicas.replicapublish import MAX_PAYLOAD
 from meshbus.policy.bound import Bound, By
 from meshbus.wire.constants import MAX_EVENT, Subprotocol
 from meshbus.wire.messages.causal import CausalEvent
-from meshbus.wire.messages.checkpoint import InputPosition, moves_in
+from meshbus.wire.messages.checkpoint import InputPosition, moves_in, term_in
 from meshbus.wire.messages.snapshot import decode_snapshot
 
 REOPEN_S = 5.0
@@ -247,7 +247,12 @@ class DaemonHosting:
             registry.withdraw(origin)
             registry.offer(
                 origin,
-                Factory(create=_guarded(spec), identity=spec.identity, orchestrators=spec.orchestrators),
+                Factory(
+                    create=_guarded(spec),
+                    identity=spec.identity,
+                    orchestrators=spec.orchestrators,
+                    has_ledger=spec.checkpoints is not None,
+                ),
             )
             mark = files.marked(origin)
             try:
@@ -391,10 +396,6 @@ class DaemonHosting:
         if mark is not None and mark.status is Status.MOVED:
             self.seen[origin] = mark.target
             self.say(origin, "info", f"left for {mark.target:016x}")
-            spec = self.specs.get(origin)
-            ledger = None if spec is None else self._ledger_of(spec)
-            if ledger is not None and ledger.owns(origin):
-                self._tasks.start(ledger.pass_on(origin, mark.target))
         self._announce(origin, runs=False)
 
     def _announce(self, origin: int, *, runs: bool) -> None:
@@ -442,7 +443,6 @@ class DaemonHosting:
                 self.around.publisher(channel),
                 lambda wake: self._reader(InputPosition(0, channel), wake),
                 is_alive,
-                TAKEOVER_S,
             )
         return self._ledgers[channel]
 
@@ -461,13 +461,35 @@ class DaemonHosting:
             if here or busy or owner is None or (owner != own and ledger.is_alive(owner)):
                 missing_since = None
                 continue
+            if owner == own and (target := await self._handed_over(origin, ledger)) is not None:
+                # It claims the daemon by itself, unless it has died or has no ledger.
+                await ledger.pass_on(origin, ledger.of(origin).term, target)
+                continue
             now = time.monotonic()
             missing_since = now if missing_since is None else missing_since
             if now - missing_since >= TAKEOVER_S and ledger.of(origin).snapshot is not None:
                 missing_since = None
-                if await ledger.claim(origin):
+                if await ledger.take_over(origin):
                     self.say(origin, "warning", f"taken over from {owner:016x}, which does not run it any more")
                     await self._adopt(spec, ledger)
+
+    async def _handed_over(self, origin: int, ledger: DaemonLedger) -> int | None:
+        """Return to which node this one has handed the daemon over, in the term that the ledger has; None if it has not."""
+        files = self._files
+        assert files is not None
+
+        def look(_handler: MigrationSubprotocolHandler, _now: float) -> tuple[int | None, list[Outbound]]:
+            mark, stored = files.marked(origin), files.load(origin)
+            if mark is None or stored is None or mark.status is not Status.MOVED or not stored.snapshot:
+                return None, []
+            is_same = ledger.has(origin, term_in(decode_snapshot(stored.snapshot).state))
+            return (mark.target if is_same and mark.target != self.around.live.engine.node_id else None), []
+
+        try:
+            target: int | None = await self.act(look)
+        except DaemonError:
+            return None
+        return target
 
     async def _adopt(self, spec: DaemonSpec, ledger: DaemonLedger) -> None:
         """Continue a daemon from the last checkpoint of its ledger."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -18,8 +17,6 @@ from meshbus.errors import MalformedPacket, MeshError
 from meshbus.node.channels.publisher import ChannelPublisher
 from meshbus.node.daemons.daemoninput import InputReader
 from meshbus.node.driving.tasks import TaskOwner
-from meshbus.wire.messages.checkpoint import moves_in
-from meshbus.wire.messages.snapshot import decode_snapshot
 
 RETRY_S = 0.2
 """Pause before a write that failed is made again."""
@@ -38,20 +35,19 @@ class DaemonLedger:
         publisher: ChannelPublisher,
         read: Callable[[Callable[[], None]], InputReader],
         is_alive: Callable[[int], bool],
-        takeover_s: float,
     ) -> None:
         """Begin to read; `read` opens the log from its first event, `is_alive` says whether a node can be reached."""
         self._own = own
         self._publisher = publisher
         self.is_alive = is_alive
         """Whether a node can be reached."""
-        self._takeover_s = takeover_s
         self._ledgers: dict[int, Ledger] = {}
         self._next = 0
         """Everything before this place was read."""
         self._news = asyncio.Event()
         self._grown = asyncio.Event()
-        self._number = time.time_ns()
+        self._number = 0
+        """Of the last checkpoint: it grows within a term, and each term belongs to one life of this node."""
         self._tasks = TaskOwner("a ledger of daemons", _logger)
         self._reader = read(self._grown.set)
         self._tasks.start(self._follow())
@@ -66,58 +62,49 @@ class DaemonLedger:
         """Return what the ledger says about a daemon, as far as it was read."""
         return self._ledgers.setdefault(origin, Ledger(origin))
 
-    def owns(self, origin: int) -> bool:
-        """Return whether the daemon may run on this node, as far as was read."""
-        return self.of(origin).node == self._own
+    def has(self, origin: int, term: int) -> bool:
+        """Return whether the daemon may run on this node in a term, as far as was read."""
+        return self.of(origin).holds(term, self._own)
 
-    async def begin(self, origin: int, moves: int) -> bool:
-        """Become the owner of a daemon whose record is here, after so many moves; return False if it may not go on from it.
+    async def begin(self, origin: int, term: int) -> int | None:
+        """Claim a daemon whose record on this node was written in a term, and return the new term.
 
-        A daemon that has just moved here is passed on by its source. If that does not happen, because the source has died,
-        or if it belongs to nobody, this node claims it. A record that is not newer than the ledger is an old one: the daemon
-        went on elsewhere, and whoever takes it over then begins from the ledger.
+        Returns None if the record is an old one: the daemon went on elsewhere. Nobody is asked: a record that is not old
+        has everything that was published, and whoever ran the daemon has handed it over, or has died, or is this node.
         """
         await self._append([Entry(Kind.CLAIM, 0, 0, self._own)])  # for nobody: what is before it was read then
-        since = time.monotonic()
-        while not self.owns(origin):
-            other = self.of(origin).node
-            waited = time.monotonic() - since >= self._takeover_s
-            if other is None or (waited and not self.is_alive(other) and moves > self._moves_in(origin)):
-                await self.claim(origin)
-            elif waited:
-                return False
-            else:
-                await self._wait(RETRY_S)
-        return True
+        ledger = self.of(origin)
+        while not ledger.supersedes(term):
+            claim = ledger.claim(self._own)
+            await self._append([claim])
+            if self.has(origin, claim.term) and not ledger.supersedes(term):
+                return claim.term
+        return None
 
-    async def claim(self, origin: int, node: int | None = None) -> bool:
-        """Claim a daemon, for this node or for another, and return whether the claim holds."""
-        term = self.of(origin).term + 1
-        wanted = self._own if node is None else node
-        await self._append([Entry(Kind.CLAIM, origin, term, wanted)])
-        return (self.of(origin).term, self.of(origin).node) == (term, wanted)
+    async def take_over(self, origin: int) -> bool:
+        """Claim a daemon whose node seems to be gone, and return whether the claim holds."""
+        claim = self.of(origin).claim(self._own)
+        await self._append([claim])
+        return self.has(origin, claim.term)
 
-    async def pass_on(self, origin: int, node: int) -> None:
-        """Make another node the owner of a daemon that this node has handed over."""
-        while self.owns(origin) and not await self.claim(origin, node):
-            await self._wait(RETRY_S)
+    async def pass_on(self, origin: int, term: int, node: int) -> None:
+        """Make another node the owner of a daemon that this node ran in a term and has handed over.
 
-    async def write(self, origin: int, snapshot: bytes) -> bool:
+        It holds only if nobody has claimed the daemon since: the daemon may be anywhere by then, also here again.
+        """
+        await self._append([Entry(Kind.CLAIM, origin, term + 1, node)])
+
+    async def write(self, origin: int, term: int, snapshot: bytes) -> bool:
         """Add a checkpoint; return False if the daemon belongs to another node now. Outputs may be published if True."""
-        while self.owns(origin):
+        while self.has(origin, term):
             self._number += 1
-            which = self.of(origin).term, self._number
-            await self._append(list(split_checkpoint(origin, which[0], self._own, self._number, snapshot)))
+            which = term, self._number
+            await self._append(list(split_checkpoint(origin, term, self._own, self._number, snapshot)))
             if self.of(origin).counted == which:
                 return True
         return False
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────
-
-    def _moves_in(self, origin: int) -> int:
-        """Return how often a daemon had moved at its last checkpoint that counted; -1 if there is none."""
-        snapshot = self.of(origin).snapshot
-        return -1 if snapshot is None else moves_in(decode_snapshot(snapshot).state)
 
     async def _append(self, entries: Sequence[Entry]) -> None:
         """Append entries, and return when the log was read beyond them; they may be there more than once."""

@@ -124,6 +124,8 @@ class DaemonRunner:
         self._limit: int | None = None
         """How many events the next turn may take: those before one that failed."""
         self._seen_errors = host.stats.errors
+        self._term = 0
+        """The term of the ledger in which this runner has claimed the daemon."""
         self._unshared: bytes | None = None
         """The last checkpoint, until it is in the ledger."""
         self._broken = False
@@ -153,7 +155,7 @@ class DaemonRunner:
         """Run the daemon; return when it is gone or was stopped."""
         pause_s = FIRST_PAUSE_S
         try:
-            if not await self._is_owner():
+            if not await self._claim():
                 await self._yield()
                 return
             await self._open()
@@ -248,6 +250,7 @@ class DaemonRunner:
             self.host = self._shop.revive(self.host.origin)
         except DaemonError as error:
             return str(error)
+        self.host.term = max(self.host.term, self._term)  # it may have failed before its first checkpoint of the term
         handler.registry.add(self.host)
         self._broken, self._saved, self._seen_errors = False, -1, self.host.stats.errors
         return None
@@ -302,18 +305,41 @@ class DaemonRunner:
 
     # ── between turns, on the loop ──────────────────────────────────────────────────────────
 
-    async def _is_owner(self) -> bool:
-        """Return whether the daemon may run here, by its ledger; wait until that is clear."""
+    async def _claim(self) -> bool:
+        """Claim the daemon in its ledger, if it has one; return False if it went on without the record of this node."""
         ledger = self._shop.ledger
-        return ledger is None or await ledger.begin(self.host.origin, self.host.moves)
+        if ledger is None:
+            return True
+        term = await ledger.begin(self.host.origin, self.host.term)
+        if term is None:
+            return False
+        self._term = term
+
+        def begin(_handler: MigrationSubprotocolHandler, _now: float) -> tuple[None, list[Outbound]]:
+            self.host.term = term
+            return None, []
+
+        await self._shop.act(begin)
+        return True
 
     async def _share(self) -> bool:
         """Add the last checkpoint to the ledger; return False if another node has claimed the daemon."""
-        ledger, snapshot = self._shop.ledger, self._unshared
+        ledger, snapshot, host = self._shop.ledger, self._unshared, self.host
         self._unshared = None
         if ledger is None:
             return True
-        return ledger.owns(self.host.origin) if snapshot is None else await ledger.write(self.host.origin, snapshot)
+        if snapshot is None:
+            return ledger.has(host.origin, self._term)
+        if not await ledger.write(host.origin, self._term, snapshot):
+            return False
+        if not host.in_ledger:
+
+            def enter(handler: MigrationSubprotocolHandler, now: float) -> tuple[None, list[Outbound]]:
+                host.in_ledger = True  # a move may wait for it
+                return None, handler.tick(now)
+
+            await self._shop.act(enter)
+        return True
 
     async def _yield(self) -> None:
         """Leave the daemon to the node that has claimed it."""
@@ -343,6 +369,7 @@ class DaemonRunner:
                     await self._wake.wait()
                 return
             await self._settle()
+            return  # a turn without events shares the checkpoint
         await self._wake.wait()
 
     async def _settle(self) -> None:

@@ -1,8 +1,8 @@
-"""Work that a process does once before its first packet, so that no packet waits for it.
+"""Work that a process does once before its first packet.
 
-Compiled kernels are loaded, or compiled, on their first call. That takes up to a second: long enough to miss a
-handshake. `warm` passes two packets through all of them, and makes the memory allocator keep what batches free. Nothing
-happens at import.
+`keep_memory` makes the memory allocator keep what batches free. `warm` passes two packets through all kernels of the
+packet path, for programs that want the full rate from the first packet on, such as benchmarks: by itself a node loads a
+kernel beside its loop when it first needs it (meshbus/jit.py). Nothing happens at import.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _KEPT_BYTES = 16 << 20
 
 
 def warm() -> None:
-    """Load every kernel of the packet path; fast if they are loaded already."""
-    _keep_memory()
+    """Load every kernel of the packet path; fast if they are loaded already. Not on a loop: there it would not wait."""
+    keep_memory()
     now, secret = 0.0, bytes(32)
     sender = Link(derive_keys(secret, Role.INITIATOR), Role.INITIATOR, None, now)
     receiver = Link(derive_keys(secret, Role.RESPONDER), Role.RESPONDER, None, now)
@@ -60,7 +60,7 @@ def _warm_forwarding() -> None:
     count_hop(data, starts, 0, 2)
 
 
-def _keep_memory() -> None:
+def keep_memory() -> None:
     """Make the memory allocator keep freed batches in this process.
 
     glibc returns large blocks to the kernel at once, and gets them back zeroed page by page, which costs more than

@@ -1,8 +1,10 @@
 """Writes the census of a node (log/census.py): what it knows about its peers, its subscribers and daemons that it moves.
 
 `CensusBook` compares what is known now with what was written, and is pure. `Census` watches an engine: a change of a
-roster is written with its exact time, because events are counted by it; everything else is looked at once a second. An
-append that fails is counted and never disturbs the node; what it would have said follows with the next snapshot.
+roster is written with its exact time, because events are counted by it; everything else is looked at once a second.
+
+A disk that fails never disturbs the node. What cannot be written is counted. The log is opened again every few seconds, and
+what holds by then is written as a snapshot.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -21,19 +24,23 @@ from meshbus.engine.base.notices import Announced, Control, Subscribed, Unsubscr
 from meshbus.engine.channels.roster import SubscriberRoster
 from meshbus.engine.core import Engine
 from meshbus.engine.session.peer import Peer
-from meshbus.errors import LogError
+from meshbus.errors import LogError, LogFault
 from meshbus.log.census import FOLDER, Fact, FactKind, channel_of
 from meshbus.log.durability import LogConfig, Retention
 from meshbus.log.log import Redex, RedexFile
 from meshbus.names.channel import ChannelName
-from meshbus.names.identity import Identity, derive_origin_hash
+from meshbus.names.identity import derive_origin_hash
 from meshbus.node.driving.driver import Driver
 from meshbus.node.driving.setup import wall
+from meshbus.node.driving.tasks import TaskOwner
 from meshbus.node.peers.info import name_in
 from meshbus.policy.bound import Bound, By, forgotten
+from meshbus.seldom import SeldomWarning
 
 LOOK_S = 1.0
 """How often peers and their clocks are looked at."""
+RETRY_S = 5.0
+"""Seconds before a census that could not be written is tried again."""
 SNAPSHOT_NS = 3_600 * 10**9
 """A snapshot is written in each hour: the tables are made hour by hour."""
 MAX_CHANGES = 1_024
@@ -117,32 +124,62 @@ def _differs(known: Fact | None, fact: Fact) -> bool:
     return apart or fact.clock_error_ns * 2 < known.clock_error_ns
 
 
-class CensusLog(NamedTuple):
-    """An open log for a census."""
+class CensusLog:
+    """The log of a census, which can be opened again if its disk fails."""
 
-    redex: Redex
-    file: RedexFile
+    def __init__(self, redex: Redex, node_id: int) -> None:
+        """Open nothing yet; `redex` has the folder of censuses, and is closed with this log."""
+        self._redex = redex
+        self._channel = channel_of(node_id)
+        self._file: RedexFile | None = None
+
+    @property
+    def works(self) -> bool:
+        """Whether facts can be written, unless the disk refuses them."""
+        return self._file is not None and not self._file.failed
+
+    def open(self) -> None:
+        """Open the log, also one that failed; blocks. Raises LogError if that is not possible yet."""
+        if self._file is not None:
+            with suppress(LogError):
+                self._file.close()
+            self._file = None
+        self._file = self._redex.open(self._channel, CONFIG)
+
+    def write(self, facts: Sequence[tuple[int, Fact]]) -> None:
+        """Append facts with their times, all or none. Raises LogError."""
+        if self._file is None:
+            raise LogError(LogFault.FAILED, f"the log of {self._channel} could not be opened; check the disk")
+        times = [at for at, _ in facts]
+        self._file.write_batch([msgspec.json.encode(fact) for _, fact in facts], ts_ns=times, recv_ts_ns=times)
 
     def close(self) -> None:
-        """Sync and close it; blocks."""
-        self.redex.close()
+        """Sync and close it; blocks. Raises LogError if it cannot be synced."""
+        self._redex.close()
 
 
 class Census:
     """The census of one open node."""
 
     def __init__(self, engine: Engine, config: NodeConfig, log: CensusLog) -> None:
-        """Write the first snapshot, and watch the engine from now on."""
+        """Write the first snapshot, and watch the engine from now on; `log` need not be open yet."""
         self._engine = engine
         self._log = log
+        self._opening = TaskOwner(
+            "opening the census again", _logger, on_failure=partial(engine.counters.add, "fail", "task")
+        )
         self._own = own_fact(engine, config)
         self._book = CensusBook()
         self._waiting: list[tuple[int, Fact]] = []
         """Facts that are written at the end of this loop iteration, with their times."""
+        self._retry_at: float | None = None if log.works else Driver.now() + RETRY_S
+        """When writing is tried again, because the log lacks something; None while it lacks nothing."""
         self._changes = 0
         self._version = -1
         self._hour = -1
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._warn = SeldomWarning(_logger)
         self._look()
 
     def take(self, event: Control) -> None:
@@ -165,8 +202,10 @@ class Census:
         """Write what has changed, and close the log."""
         if self._timer is not None:
             self._timer.cancel()
+        await self._opening.close()
         self._note()
         self._flush()
+        self._closed = True
         try:
             await asyncio.to_thread(self._log.close)
         except LogError as error:
@@ -177,8 +216,25 @@ class Census:
         self._add([Fact(kind, node_id, origin=origin, name=name)])
 
     def _look(self) -> None:
+        if self._retry_at is not None and Driver.now() >= self._retry_at and not len(self._opening):
+            if self._log.works:
+                self._resume()
+            else:
+                self._opening.start(self._open_again())
         self._note()
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    async def _open_again(self) -> None:
+        try:
+            await asyncio.to_thread(self._log.open)
+        except LogError:
+            self._engine.counters.add("fail", "census_open")
+            self._retry_at = Driver.now() + RETRY_S
+        else:
+            self._resume()
+
+    def _resume(self) -> None:
+        self._retry_at, self._hour = None, -1  # the next look writes a snapshot
 
     def _note(self) -> None:
         engine, roster = self._engine, self._engine.admission.roster
@@ -203,12 +259,15 @@ class Census:
 
     def _flush(self) -> None:
         facts, self._waiting = self._waiting, []
-        if not facts or self._log.file.closed:
+        if not facts or self._closed:
             return
-        times = [at for at, _ in facts]
-        try:
-            self._log.file.write_batch([msgspec.json.encode(fact) for _, fact in facts], ts_ns=times, recv_ts_ns=times)
-        except LogError:
+        if self._retry_at is None:
+            try:
+                self._log.write(facts)
+            except LogError as error:
+                self._warn("what this node knows about others is not recorded for now: %s", error)
+                self._retry_at = Driver.now() + RETRY_S
+        if self._retry_at is not None:
             self._engine.counters.add("fail", "log_census", len(facts))
 
 
@@ -255,14 +314,14 @@ def _rosters_of(roster: SubscriberRoster) -> list[Fact]:
     return [roster_fact(roster, channel) for channel in roster.channels()]
 
 
-async def open_census(config: NodeConfig, identity: Identity, counters: Counters) -> CensusLog | None:
-    """Open the census of a node that keeps logs; None if it keeps none, or if the census cannot be opened."""
+async def open_census(config: NodeConfig, node_id: int, counters: Counters) -> CensusLog | None:
+    """Return the census of a node that keeps logs, opened if that is possible now; None if it keeps none."""
     if config.log_dir is None:
         return None
-    redex = Redex(Path(config.log_dir) / FOLDER, recorder=identity.node_id)
+    log = CensusLog(Redex(Path(config.log_dir) / FOLDER, recorder=node_id), node_id)
     try:
-        return CensusLog(redex, await asyncio.to_thread(redex.open, channel_of(identity.node_id), CONFIG))
+        await asyncio.to_thread(log.open)
     except LogError as error:
-        _logger.warning("what this node knows about others is not recorded: %s", error)
+        _logger.warning("what this node knows about others is not recorded for now: %s", error)
         counters.add("fail", "census_open")
-        return None
+    return log

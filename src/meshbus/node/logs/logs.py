@@ -40,6 +40,7 @@ from meshbus.log.durability import LogConfig
 from meshbus.log.files import no_handles
 from meshbus.log.folder import folder_of
 from meshbus.log.log import Redex, RedexFile
+from meshbus.log.positions import Mark, add_mark, replicated_log_id
 from meshbus.log.replicated import ReplicatedLog, put_aside
 from meshbus.log.schema import unsigned
 from meshbus.log.schemas import declare
@@ -49,16 +50,16 @@ from meshbus.names.subnet import SubnetId
 from meshbus.node.driving.tasks import TaskOwner
 from meshbus.node.logs.lognumbers import LoggedNumbers, NumberRange
 from meshbus.node.logs.logpager import Pager
+from meshbus.node.logs.positionmarks import PositionMarks
 from meshbus.policy.bound import Bound, By, forgotten
+from meshbus.seldom import SeldomWarning
 from meshbus.wire.constants import Subprotocol
-from meshbus.wire.messages.redex import channel_id
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 T = TypeVar("T")
 
-LOG_ID_BYTES = 16
 PUBLISHED, RECEIVED = "published", "received"
 """Folders of logs below the log_dir."""
 NO_TIME = -(1 << 63)
@@ -227,6 +228,7 @@ class ReceivedLog:
         self._subnet = subnet
         self._tasks = TaskOwner("a sync of a received log", _logger, on_failure=partial(counters.add, "fail", "task"))
         self._syncing: asyncio.Task[None] | None = None
+        self._warn = SeldomWarning(_logger)
         self._forget = counters.forgetting("logged_publishers")
         self._numbers: LoggedNumbers | None = None
         """What the log holds; None until another node's log is read, as nothing else brings an event twice."""
@@ -320,7 +322,7 @@ class ReceivedLog:
         try:
             await asyncio.to_thread(self.file.commit)
         except LogError as error:
-            _logger.warning("cannot sync the log of %s: %s", self.file.channel, error)
+            self._warn("cannot sync the log of %s: %s", self.file.channel, error)
         finally:
             self._syncing = None  # also after an unexpected error, so that the next event starts a new task
 
@@ -369,6 +371,7 @@ class Logs:
         self._root = Path(config.log_dir)
         self.published = Redex(self._root / PUBLISHED, recorder=identity.node_id)
         self.received = Redex(self._root / RECEIVED, recorder=identity.node_id)
+        self.marks = PositionMarks(self._replicated_id, counters)
         self._opening = threading.Lock()
         """Held while a published log is opened: by the loop for a publisher, by a thread for a peer that reads."""
         self._published: dict[ChannelName, PublishedLog] = {}
@@ -418,13 +421,19 @@ class Logs:
         log = ReplicatedLog.open(
             self._root / PUBLISHED,
             channel,
-            channel_id(channel)[:LOG_ID_BYTES],
+            self._replicated_id(channel),
             self._config.replicated_log_config(channel),
             recorder=self._identity.node_id,
         )
         self._declare(PUBLISHED, channel, log.committed)
+        # A log keeps its id; the mark says which one the other members and the subscribers know it by.
+        mark = Mark(self._replicated_id(channel).hex(), first=log.committed.next_seq)
+        add_mark(folder_of(self._root / PUBLISHED, channel), mark)
         self._replicated[channel] = log, Pager(log.committed)
         return log
+
+    def _replicated_id(self, channel: ChannelName) -> bytes:
+        return replicated_log_id(self._config.load_psk(), channel)
 
     def put_replica_aside(self, channel: ChannelName) -> None:
         """Move the closed log of a replica aside, so that the next opening finds none; blocks."""
@@ -449,6 +458,7 @@ class Logs:
             return
         try:
             if self._use(channel, log):
+                self.marks.take(channel, batch, folder_of(self._root / RECEIVED, channel), log.file.next_seq)
                 log.take(batch)
                 return
         except LogError:  # counted with the batches of logs that cannot be opened

@@ -18,6 +18,7 @@ from meshbus.node.driving.tasks import TaskOwner
 from meshbus.node.logs.logs import Logs
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
+from meshbus.seldom import SeldomWarning
 from meshbus.wire.messages.history import ErrorCode
 
 MAX_READS = 8
@@ -49,6 +50,7 @@ class PageServer:
         self._logs = logs
         self._turns = asyncio.Semaphore(MAX_READS)
         self._tasks = TaskOwner("reading a page for a peer", _logger)
+        self._warn = SeldomWarning(_logger)
 
     def take(self, wanted: HistoryWanted) -> None:
         """Start to read a page; refuse it if too many are waiting."""
@@ -66,7 +68,7 @@ class PageServer:
             try:
                 page = await asyncio.to_thread(self._read, wanted)
             except LogError as error:
-                _logger.warning("cannot read a page of %s: %s", wanted.channel, error)
+                self._warn("cannot read a page of %s: %s", wanted.channel, error)
                 self._answer(wanted, ErrorCode.CLOSED)  # the reader asks again: the disk may recover
                 return
         self._answer(wanted, ErrorCode.UNKNOWN_CHANNEL if page is None else page)

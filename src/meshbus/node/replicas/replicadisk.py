@@ -28,6 +28,7 @@ from meshbus.log.replicated import ReplicatedLog
 from meshbus.node.driving.tasks import TaskOwner
 from meshbus.node.replicas.replicarecords import records_of, rows_of
 from meshbus.policy.bound import Bound, By
+from meshbus.seldom import SeldomWarning
 
 AHEAD_EVENTS, AHEAD_BYTES = 65_536, 2 << 20
 """How much is read ahead of a member that catches up."""
@@ -76,6 +77,7 @@ class ReplicaDisk:
         self._reading: set[int] = set()
         """Where parts begin that are being read ahead."""
         self._tasks = TaskOwner("a sync of a replicated log", _logger)
+        self._warn = SeldomWarning(_logger)
         self._syncing: asyncio.Task[None] | None = None
 
     @property
@@ -111,7 +113,7 @@ class ReplicaDisk:
         try:
             return records_of(self.log.read_events(first_seq, max_events, max_bytes))
         except LogError as error:
-            _logger.warning("cannot read a replicated log: %s", error)
+            self._warn("cannot read a replicated log: %s", error)
             return ()  # the reader asks again, or another member
 
     def _read_ahead(self, first_seq: int) -> None:

@@ -122,11 +122,7 @@ class ReplicaPublishing:
         Raises LocalProtocolError if a record is too large, and ReplicationError with the reason otherwise.
         """
         for record in records:
-            if len(record) > MAX_REPLICATED:
-                raise LocalProtocolError(
-                    f"an event of {len(record) - RECORD_COST} bytes, with its headers, cannot be replicated; the limit is"
-                    f" {MAX_PAYLOAD} bytes, so that it fits one packet"
-                )
+            check_record_size(len(record))
         deadline = Driver.now() + wait_s
         if once:
             return await self._append(records, acks, deadline, once=True)
@@ -265,3 +261,12 @@ class ReplicaPublishing:
             self._live.engine.appending.forget(request)
         assert isinstance(report, AppendAnswered)
         return report.answer
+
+
+def check_record_size(size: int) -> None:
+    """Raise LocalProtocolError for a record that does not fit into one packet."""
+    if size > MAX_REPLICATED:
+        raise LocalProtocolError(
+            f"an event of {size - RECORD_COST} bytes, with its headers, cannot be replicated; the limit is"
+            f" {MAX_PAYLOAD} bytes, so that it fits one packet"
+        )

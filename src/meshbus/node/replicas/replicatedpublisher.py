@@ -6,8 +6,10 @@ of the first event instead. The way to the leader is node/replicas/replicapublis
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -18,9 +20,10 @@ from meshbus.names.channel import ChannelName
 from meshbus.node.channels.publisher import ChannelPublisher, bytes_of, columns_from
 from meshbus.node.driving.driver import Driver
 from meshbus.node.driving.live import Live
+from meshbus.node.replicas.replicapublish import check_record_size
 from meshbus.node.replicas.replicas import ReplicatedChannel
 from meshbus.wire.messages.append import Appended, Outcome
-from meshbus.wire.record import Record, pack_record, pack_records
+from meshbus.wire.record import RECORD_COST, Record, pack_record, pack_records
 
 ONCE_WAIT_S = 60.0
 """How long `publish_once` tries: it can be repeated safely, so it outlasts a change of the leader with a slow disk."""
@@ -41,18 +44,30 @@ class ReplicatedPublisher(ChannelPublisher):
         Raises LocalProtocolError for an event over 7971 bytes, AuthError if this node may not publish, and
         ReplicationError if no leader acknowledged it within `config.wait_s`; its `fault` says whether it may be stored.
         """
-        return await self._append([payload if type(payload) is bytes else bytes_of(payload)])
+        event = payload if type(payload) is bytes else bytes_of(payload)
+        await self._send_first()
+        return await self._append([event])
+
+    def send(self, payload: bytes | bytearray | memoryview | str) -> None:
+        """Append one event without waiting, together with others; as `ChannelPublisher.send`, up to 7971 bytes."""
+        event = payload if type(payload) is bytes else bytes_of(payload)
+        check_record_size(len(event) + RECORD_COST)  # now: together with others it would be refused with them
+        super().send(event)
 
     async def publish_batch(self, events: Any) -> PublishReport:
         """Append many events, all or none and one after the other; raises as `publish` does."""
         offsets, data = columns_from(events)
+        await self._send_first()
         view = data.data
         return await self._append([bytes(view[left:right]) for left, right in pairwise(offsets.tolist())])
 
-    async def flush(self, timeout_s: float = WAIT_S) -> PublishReport:  # noqa: ARG002 - the signature of the base
-        """Return at once: a publish on a replicated channel returns when its events are safe."""
+    async def flush(self, timeout_s: float = WAIT_S) -> PublishReport:
+        """Wait for the events of `send`: a publish on a replicated channel returns when its events are safe."""
         self._live()
-        return PublishReport(0, 0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._sends.settle()
+        return self._sends.take_failures(PublishReport(0, 0), timeout_s)
 
     async def publish_once(self, rows: Any, *, writer: str, batch: int) -> int:
         """Publish the rows of a batch that the channel's log does not have yet, and return their number.
@@ -66,12 +81,20 @@ class ReplicatedPublisher(ChannelPublisher):
                 f"{self.channel} is replicated with a net-mesh 0.23 node, which keeps no headers; use publish_batch"
             )
             raise ConfigError("replicas", problem)
+        await self._send_first()
         done = 0
         for payloads, columns in batch_slices(rows, writer, batch):
             records = self._records(payloads.to_pylist(), columns["headers"], columns.get("ts_ns"))
             publishing, acks = self._replicated.publishing, self._replicated.acks
             done += (await publishing.append(records, acks, ONCE_WAIT_S, once=True)).count
         return done
+
+    def _start(self, events: list[bytes]) -> Coroutine[Any, Any, PublishReport]:
+        return self._append(events)
+
+    async def _send_first(self) -> None:
+        if self._sends.busy:
+            await self._sends.settle()
 
     async def _append(self, payloads: Sequence[bytes]) -> PublishReport:
         replicated = self._replicated

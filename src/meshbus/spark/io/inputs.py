@@ -24,11 +24,13 @@ from meshbus.log.packets import reader as packets
 from meshbus.log.packets.policies import load_policies
 from meshbus.log.packets.row import ROW_BYTES
 from meshbus.log.packets.store import folder_of
+from meshbus.log.positions import Mark, read_marks
 from meshbus.log.reader import LogReader, list_channels, read_split
 from meshbus.log.schema import EVENTS, PACKETS, Table, arrow_schema, signed
 from meshbus.log.schemas import read_versions
 from meshbus.spark.io.offsets import Extent, Gap
 from meshbus.spark.lake.codec import Stored, stored_in
+from meshbus.spark.lake.numbering import Numbering
 
 if TYPE_CHECKING:
     from meshbus.log.backend import Snapshot
@@ -74,7 +76,14 @@ class Seen(msgspec.Struct, frozen=True):
     time: str = "recv_ts_ns"
     """The column with the time at which a row was recorded."""
     shared: bool = False
-    """Whether it is the replicated log of a channel: all of its publishers are numbered together."""
+    """Whether it is the replica of a member of a replicated channel."""
+    marks: tuple[Mark, ...] = ()
+    """Positions in replicated logs that rows of the log have."""
+
+    @property
+    def numbering(self) -> Numbering:
+        """What the numbers of a log are."""
+        return Numbering(bytes.fromhex(self.extent.log_id), self.shared, self.marks)
 
 
 class Input(Protocol):
@@ -108,10 +117,11 @@ class Logs:
                 if self._wants(entry.channel):
                     name = prefix + entry.channel
                     # A reader is kept because it caches the manifest between polls.
-                    snapshot = self._readers.setdefault(name, LogReader(root, entry.channel)).snapshot()
-                    found[name] = Seen(
-                        entry.channel, snapshot, _extent_of_log(snapshot), shared=snapshot.replica is not None
-                    )
+                    reader = self._readers.setdefault(name, LogReader(root, entry.channel))
+                    snapshot = reader.snapshot()
+                    # Marks are stored before the events that they are about, so they are read after those.
+                    marks, shared = read_marks(reader.folder), snapshot.replica is not None
+                    found[name] = Seen(entry.channel, snapshot, _extent_of_log(snapshot), shared=shared, marks=marks)
         return found
 
     def folders(self) -> dict[Path, str]:

@@ -1,8 +1,8 @@
 """Which rows of a log are events that silver does not have yet, told from numbers alone.
 
-Two rows are the same event if publisher, channel and publish number are equal (across nodes), if log and sequence are
-equal (across replicas), or, for rows without a publish number, if their place in a session's stream is equal
-(spark.md §3). Ranges in silver.runs are exact: every number in one is in silver or in quarantine. So the first two need
+Two rows are the same event if publisher, channel and publish number are equal (across nodes), if log and position are
+equal (across replicas and their subscribers), or, for rows without a publish number, if their place in a session's stream
+is equal (spark.md §3). Ranges in silver.runs are exact: every number in one is in silver or in quarantine. So the first two need
 no look at any row, however much there is. Places are compared with the row groups of silver whose statistics admit
 them (`Places`), which are none unless something was logged twice.
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from meshbus.spark.lake import stretches
 from meshbus.spark.lake.intervals import Intervals
+from meshbus.spark.lake.numbering import Numbering, any_of
 from meshbus.spark.lake.stretches import BY_LOG, BY_PUBLISHER, BY_STREAM, WHOSE, Run, counts_up, groups_of
 
 if TYPE_CHECKING:
@@ -128,38 +129,39 @@ class KnownEvents:
         _extend(self._published, published)
         _extend(self._logged, logged)
 
-    def fresh(self, channel: str, log_id: bytes, rows: Any) -> NDArray[np.bool_]:
+    def fresh(self, channel: str, log: Numbering, rows: Any) -> NDArray[np.bool_]:
         """Return which rows of a piece of a log are events that are neither known nor earlier in the piece."""
         keep = np.ones(len(rows), np.bool_)
         if not len(rows):
             return keep
-        keep &= ~self.read_before(log_id, rows)
-        self._drop_published(channel, rows, keep)
+        keep &= ~self.read_before(log, rows)
+        positioned = log.positioned(rows)
+        for log_id, chosen in positioned:
+            positions = rows["pub_seq"].to_numpy()[chosen]
+            keep[chosen] &= ~(_repeated(positions) | _known_of(self._logged.get(log_id), positions))
+        self._drop_published(channel, rows, any_of(positioned, len(rows)), keep)
         self._drop_placed(rows, keep)
         return keep
 
-    def read_before(self, log_id: bytes, rows: Any) -> NDArray[np.bool_]:
+    def read_before(self, log: Numbering, rows: Any) -> NDArray[np.bool_]:
         """Return which rows of a piece of a log were read from another copy of the log, such as a replica."""
         seq = rows["seq"].to_numpy()
-        logged = self._logged.get(log_id)
-        if logged is None or not len(seq) or not logged.overlaps(int(seq[0]), int(seq[-1])):
-            return np.zeros(len(seq), np.bool_)
-        return logged.contains(seq)
+        before = np.zeros(len(seq), np.bool_)
+        for log_id in log.ids:
+            before |= _known_of(self._logged.get(log_id), seq)
+        return before
 
-    def _drop_published(self, channel: str, rows: Any, keep: NDArray[np.bool_]) -> None:
+    def _drop_published(self, channel: str, rows: Any, positioned: NDArray[np.bool_], keep: NDArray[np.bool_]) -> None:
         import pyarrow.compute as pc
 
-        places = np.flatnonzero(pc.is_valid(rows["pub_seq"]).to_numpy())
+        places = np.flatnonzero(pc.is_valid(rows["pub_seq"]).to_numpy() & ~positioned)
         if not len(places):
             return
         numbered = rows if len(places) == len(rows) else rows.take(places)
         groups, owners = groups_of(numbered, ["origin"])
         for group, owner in zip(groups, owners, strict=True):
             numbers = numbered["pub_seq"].to_numpy()[group]
-            drop = _repeated(numbers)
-            known = self._published.get((channel, owner["origin"]))
-            if known is not None and known.overlaps(int(numbers.min()), int(numbers.max())):
-                drop |= known.contains(numbers)
+            drop = _repeated(numbers) | _known_of(self._published.get((channel, owner["origin"])), numbers)
             keep[places[group][drop]] = False
 
     def _drop_placed(self, rows: Any, keep: NDArray[np.bool_]) -> None:
@@ -180,6 +182,13 @@ class KnownEvents:
 def _extend(sets: dict[Any, Intervals], found: Mapping[Any, list[tuple[int, int]]]) -> None:
     for key, ranges in found.items():
         sets.setdefault(key, Intervals()).add(ranges)
+
+
+def _known_of(known: Intervals | None, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which numbers are known; most often none is near."""
+    if known is None or not len(numbers) or not known.overlaps(int(numbers.min()), int(numbers.max())):
+        return np.zeros(len(numbers), np.bool_)
+    return known.contains(numbers)
 
 
 def _repeated(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -14,6 +14,7 @@ import numpy as np
 from meshbus.log.schema import arrow_schema
 from meshbus.spark.lake.grouping import numbered
 from meshbus.spark.lake.intervals import range_starts
+from meshbus.spark.lake.numbering import Numbering, any_of
 from meshbus.spark.lake.tableschema import RUNS
 from meshbus.wire.messages.reliable import CLOCK_NUMBERS, FIRST_SEQUENCE
 
@@ -37,12 +38,18 @@ _NOTHING = np.iinfo(np.int64).min
 
 
 def runs_of(
-    channel: str, log_id: bytes, rows: Any, highest: Mapping[tuple[object, ...], int], *, shared: bool = False
+    channel: str,
+    log: Numbering,
+    rows: Any,
+    highest: Mapping[tuple[object, ...], int],
+    new: NDArray[np.bool_] | None = None,
 ) -> Any:
     """Return the ranges of consecutive rows of one log, an Arrow table with COLUMNS, as an Arrow table of silver.runs.
 
     `highest` has the highest number so far of each owner, by the values of WHOSE: a number below it counts as reordered.
-    The publishers of a `shared` log are numbered by their positions in it, so its own range says all about them.
+    The publishers of a shared log are numbered by their positions in it, so its own range says all about them. Positions in
+    a replicated log are in two ranges: those that arrived in this log, without an origin, and in one of the replicated log
+    those of `new` rows (by default all), because another log may have the others.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -53,20 +60,29 @@ def runs_of(
     plain = pc.and_(pc.greater_equal(packet, 0), pc.less(packet, FIRST_SEQUENCE))
     placed = pc.and_(pc.is_valid(rows["session_id"]), pc.is_valid(rows["event_index"]))
     in_stream = pc.fill_null(pc.and_(pc.and_(placed, plain), pc.invert(is_numbered)), False)
-    numbered, streamed = _where(rows, is_numbered), _where(rows, in_stream)
-    numbered = numbered.slice(0, 0) if shared else numbered
+    positioned = log.positioned(rows)
+    apart = pa.array(any_of(positioned, len(rows)))
+    numbered, streamed = _where(rows, pc.and_not(is_numbered, apart)), _where(rows, in_stream)
+    numbered = numbered.slice(0, 0) if log.shared else numbered
     clocked = pc.greater_equal(numbered["pub_seq"], CLOCK_NUMBERS)
     session = pc.if_else(clocked, numbered["session_id"], pa.scalar(None, pa.int64()))
     numbered = numbered.set_column(numbered.schema.get_field_index("session_id"), "session_id", session)
     packets = _where(streamed, pc.equal(streamed["event_index"], 0))
     unnumbered = _where(rows, pc.invert(pc.or_(is_numbered, in_stream)))
-    log = {"channel": channel, "log_id": log_id}
+    own = {"channel": channel, "log_id": log.ids[-1]}
     parts = [
-        _ranges(rows, {"kind": BY_LOG, **log}, [], "seq", {}),
-        _ranges(numbered, {"kind": BY_PUBLISHER, **log}, ["origin", "session_id"], "pub_seq", highest),
-        _ranges(packets, {"kind": BY_STREAM, **log}, ["origin", "session_id"], "packet_seq", highest),
-        _ranges(unnumbered, {"kind": UNNUMBERED, **log}, ["origin"], "seq", {}),
+        _ranges(rows, {"kind": BY_LOG, **own}, [], "seq", {}),
+        _ranges(numbered, {"kind": BY_PUBLISHER, **own}, ["origin", "session_id"], "pub_seq", highest),
+        _ranges(packets, {"kind": BY_STREAM, **own}, ["origin", "session_id"], "packet_seq", highest),
+        _ranges(unnumbered, {"kind": UNNUMBERED, **own}, ["origin"], "seq", {}),
     ]
+    for log_id, chosen in positioned:
+        arrived = _where(rows, pa.array(chosen))
+        first = arrived if new is None else _where(rows, pa.array(chosen & new))
+        parts += [
+            _ranges(arrived, {"kind": BY_PUBLISHER, **own}, [], "pub_seq", highest),
+            _ranges(first, {"kind": BY_LOG, "channel": channel, "log_id": log_id}, [], "pub_seq", {}),
+        ]
     return pa.concat_tables(parts)
 
 

@@ -76,7 +76,11 @@ CHANNEL = Column("channel", ColumnType.STRING, "Name of the channel.")
 ORIGIN = Column("origin", ColumnType.BIGINT, "Origin hash of the publisher.", bit_cast=True)
 SEEN_IN_LOG = Column("log_id", ColumnType.BINARY_16, "Id of the log that holds the rows.")
 NUMBERED_BY = Column(
-    "origin", ColumnType.BIGINT, "Origin hash of the publisher; null for kind `log`.", nullable=True, bit_cast=True
+    "origin",
+    ColumnType.BIGINT,
+    "Origin hash of the publisher; null for kind `log`, and for what arrived of a replicated log.",
+    nullable=True,
+    bit_cast=True,
 )
 NUMBERED_IN = Column(
     "session_id",

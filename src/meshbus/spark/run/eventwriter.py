@@ -147,7 +147,7 @@ def _write_pieces(
             form = quick_form(rules)
             name = f"{one.seen.extent.log_id}-{piece.first:020d}.parquet"
             rows = _read(one, piece, None if piece.file is None else duplicates.COLUMNS)
-            fresh = known.fresh(*whose, rows)
+            fresh = known.fresh(whose[0], one.seen.numbering, rows)
             if piece.file is None:
                 bronze.write(rows)
                 new = rows.filter(pa.array(fresh))
@@ -161,9 +161,9 @@ def _write_pieces(
                 elif fresh.any():
                     rest.write(_read(one, piece, None).filter(pa.array(fresh)))
             # A copy of what was read repeats nothing and is late for nothing.
-            repeated = known.read_before(whose[1], rows)
+            repeated = known.read_before(one.seen.numbering, rows)
             first = rows.filter(pa.array(~repeated)) if repeated.any() else rows
-            runs = runs_of(*whose, first, known.highest, shared=one.seen.shared)
+            runs = runs_of(whose[0], one.seen.numbering, first, known.highest, fresh[~repeated])
             known.add(runs.to_pylist())
             found.append(runs)
     return pa.concat_tables(found)

@@ -42,6 +42,7 @@ from meshbus.spark.run.failure import sentence_of_failure
 from meshbus.spark.run.ingest import Ingest, State
 from meshbus.spark.run.intake import TABLE as CENSUS
 from meshbus.spark.run.intake import CensusIntake
+from meshbus.spark.run.kernels import load_kernels
 from meshbus.spark.run.mirroring import mirroring_of
 from meshbus.spark.run.packetwriter import PacketWriter
 from meshbus.spark.run.pipelineconfig import PipelineConfig
@@ -84,6 +85,7 @@ def run(
     another runner is active on the same tables.
     """
     root = Path(config.tables)
+    load_kernels()
     with exclusive(root):
         _check_inputs(config)
         store = Store(root, table_format=config.format)

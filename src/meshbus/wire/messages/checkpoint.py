@@ -25,9 +25,11 @@ _COUNT = Layout(_WHAT, "<I")
 _OBSERVED = Layout(_WHAT, "<QQ")
 _INPUT = Layout(_WHAT, "<QQ")
 _HASH = Layout(_WHAT, "<Q")
+_TERM = Layout(_WHAT, "<Q")
 _NAME_WIDTH = 1
 _PAYLOAD_WIDTH = 4
-_KNOWN_FLAGS = 1
+_SHADOW, _IN_LEDGER = 1, 2
+_KNOWN_FLAGS = _SHADOW | _IN_LEDGER
 MAX_OBSERVED = 65_536
 """Origins that a host remembers (state.md §5 has the same number for its window)."""
 
@@ -71,6 +73,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """What the link of the first of them names as its parent; 0 without any."""
     shadow: bool = False
     """Whether events that follow this snapshot in a move were processed at the source, which published the outputs."""
+    term: int = 0
+    """The term of the ledger in which it was written (compute/ledger.py); 0 for a daemon that never had a ledger."""
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
@@ -82,7 +86,10 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     )
     if pending:
         pending = _HASH.pack(checkpoint.pending_parent) + pending
-    head = _HEAD.pack(MAGIC, checkpoint.shadow, checkpoint.moves, checkpoint.parent_hash)
+    flags = _SHADOW * checkpoint.shadow | _IN_LEDGER * (checkpoint.term > 0)
+    head = _HEAD.pack(MAGIC, flags, checkpoint.moves, checkpoint.parent_hash)
+    if checkpoint.term:
+        head += _TERM.pack(checkpoint.term)
     counted = (len(checkpoint.inputs), inputs), (len(checkpoint.observed), observed), (len(checkpoint.pending), pending)
     return head + b"".join(_COUNT.pack(count) + part for count, part in counted) + checkpoint.state
 
@@ -95,7 +102,8 @@ def decode_checkpoint(buffer: Buffer) -> Checkpoint:
         raise MalformedPacket(_WHAT, Fault.BAD_MAGIC, repr(magic))
     if flags > _KNOWN_FLAGS:
         raise MalformedPacket(_WHAT, Fault.BAD_VALUE, f"flags {flags}")
-    reader = _Reader(view[_HEAD.size :])
+    term = term_in(view)
+    reader = _Reader(view[_HEAD.size + (_TERM.size if flags & _IN_LEDGER else 0) :])
     inputs = tuple(reader.input() for _ in reader.count(_INPUT.size + _NAME_WIDTH))
     observed = tuple(reader.observed() for _ in reader.count(_OBSERVED.size))
     outputs = reader.count(_HASH.size + _PAYLOAD_WIDTH)
@@ -111,7 +119,8 @@ def decode_checkpoint(buffer: Buffer) -> Checkpoint:
         observed=observed,
         pending=pending,
         pending_parent=pending_parent,
-        shadow=bool(flags),
+        shadow=bool(flags & _SHADOW),
+        term=term,
     )
 
 
@@ -130,7 +139,15 @@ def moves_in(state: Buffer) -> int:
 
 def is_shadow(state: Buffer) -> bool:
     """Return whether a state is the checkpoint of a daemon that ran on at its source. Reads the first bytes only."""
-    return is_checkpoint(state) and bool(_HEAD.unpack_prefix(state)[1])
+    return is_checkpoint(state) and bool(_HEAD.unpack_prefix(state)[1] & _SHADOW)
+
+
+def term_in(state: Buffer) -> int:
+    """Return the term of the ledger in which a state was written; 0 without one. Reads the first bytes only."""
+    if not is_checkpoint(state) or not _HEAD.unpack_prefix(state)[1] & _IN_LEDGER:
+        return 0
+    (term,) = _TERM.unpack_prefix(memoryview(state)[_HEAD.size :])
+    return int(term)
 
 
 class _Reader:

@@ -4,6 +4,7 @@ from itertools import product
 from typing import Any
 
 from meshbus.spark.lake.gold.gaps import TABLE
+from meshbus.spark.lake.numbering import Numbering
 from meshbus.spark.lake.stretches import COLUMNS, runs_of
 from tests.spark import oracle
 from tests.spark.counted import rows_of
@@ -38,14 +39,14 @@ def test_numbers_at_their_limits_fail_no_query() -> None:
         {"channel": "a", "log_id": b"L" * 16, "seq": place, "origin": number, "pub_seq": other}
         for place, (number, other) in enumerate(product([-(2**63), 5], extremes))
     ]
-    runs = runs_of("a", b"L" * 16, rows_of("bronze.events", rows).select(COLUMNS), {})
+    runs = runs_of("a", Numbering(b"L" * 16), rows_of("bronze.events", rows).select(COLUMNS), {})
     assert len(TABLE.rows([runs])) == 3
 
 
 def measured(rows: list[dict[str, Any]]) -> list[tuple[object, ...]]:
     """Kind, events and missing of the rows of a log, without those of the log itself."""
     whole = [{"channel": "a", "log_id": b"L" * 16, "seq": seq, "origin": 5, **row} for seq, row in enumerate(rows)]
-    runs = runs_of("a", b"L" * 16, rows_of("bronze.events", whole).select(COLUMNS), {})
+    runs = runs_of("a", Numbering(b"L" * 16), rows_of("bronze.events", whole).select(COLUMNS), {})
     found = TABLE.rows([runs]).to_pylist()
     return sorted((row["kind"], row["events"], row["missing"]) for row in found if row["kind"] != "log")
 

@@ -118,8 +118,8 @@ TABLE = GoldTable(
         Column(
             "kind",
             ColumnType.STRING,
-            "`log`: positions that expired before they were read. `publisher`: events that did not arrive, by publish"
-            " number. `stream`: packets of a best-effort stream that did not arrive. `unnumbered`: events without either"
+            "`log`: positions that expired before they were read, or, in a replicated log, that no log had that was read."
+            " `publisher`: events that did not arrive, by publish number. `stream`: packets of a best-effort stream that did not arrive. `unnumbered`: events without either"
             " number; what is missing was not measured.",
         ),
         CHANNEL,
