@@ -57,7 +57,7 @@ class Typed(io.StringIO):
 
 
 def test_a_person_is_asked(meshbus: Meshbus, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = f"west-rover\n\n\n10.0.0.7:9000={KEY}\nsensors/\n"
+    answers = f"west-rover\n\n\n10.0.0.7:9000={KEY}\nsensors/\nyes\n"
     monkeypatch.setattr("tests.cli.conftest.io.StringIO", Typed)
     result = meshbus("new", stdin=answers)
     assert (result.code, result.row["config"]) == (Exit.OK, "node.toml")

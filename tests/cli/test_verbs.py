@@ -20,6 +20,7 @@ from tests.children import child
 from tests.cli.conftest import Result
 from tests.cli.running import SCRIPT, Running, running, until
 from tests.patience import PATIENCE_S
+from tests.web.scrape import get
 
 AT_ONCE = 3
 
@@ -137,7 +138,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         running(folder / "hub", f'name = "hub"\nunlisted_channels = "open"\n{away}{policy}') as hub,
         running(
             folder / "leaf",
-            f'name = "leaf"\n[[peers]]\naddress = "{hub.address}"\npublic_key = "{hub.public_key}"\n',
+            f'name = "leaf"\nweb = {{ bind = "127.0.0.1:0" }}\n[[peers]]\naddress = "{hub.address}"\npublic_key = "{hub.public_key}"\n',
         ) as leaf,
     ):
         fleet = Fleet(hub, leaf, folder)
@@ -201,6 +202,12 @@ def test_a_node_that_runs_for_one_command_does_the_same(fleet: Fleet) -> None:
     assert request.out == "hi"
     assert status.row["peers"] == 1
     assert top.row["peers"][0]["name"] == "hub"
+
+
+def test_a_node_with_web_serves_metrics_and_health(fleet: Fleet) -> None:
+    address = str(fleet.leaf.status["web"]).removeprefix("http://")
+    assert "meshbus_peers_away 0.0" in get(address, "/metrics").text
+    assert get(address, "/readyz").status == 200
 
 
 def test_a_context_stands_for_the_options_of_a_node(fleet: Fleet) -> None:

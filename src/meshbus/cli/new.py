@@ -35,6 +35,9 @@ psk_file = {psk_file}
 # Where it keeps the logs of its channels.
 {log_dir}
 
+# Metrics for Prometheus at http://127.0.0.1:9464/metrics, and /healthz and /readyz; needs pip install 'meshbus[web]'.
+{web}
+
 # Peers to keep a session with. The key is what `meshbus key show` prints on that machine.
 {peers}
 
@@ -66,6 +69,7 @@ class Wish:
     subnet: str | None
     peers: tuple[str, ...]
     logs: tuple[str, ...]
+    metrics: bool
 
 
 def new(
@@ -82,6 +86,7 @@ def new(
     log: Annotated[
         list[str] | None, Parameter(help="Log the channels with this prefix, such as sensors/. May be repeated.")
     ] = None,
+    metrics: Annotated[bool, Parameter(help="Serve metrics on 127.0.0.1:9464.", show_default=False)] = False,
     yes: Annotated[bool, Parameter(help="Ask nothing, also on a terminal.", show_default=False)] = False,
     json: Json = False,
 ) -> None:
@@ -89,10 +94,12 @@ def new(
 
     A mesh key is created beside it unless it exists. Copy it to the other nodes of the mesh.
     """
-    wish = Wish(name, bind or "127.0.0.1:0", psk_file or "mesh.key", subnet, tuple(peer or ()), tuple(log or ()))
+    wish = Wish(
+        name, bind or "127.0.0.1:0", psk_file or "mesh.key", subnet, tuple(peer or ()), tuple(log or ()), metrics
+    )
     if path.exists():
         raise ConfigError("path", "exists; edit it, delete it first, or choose another name", source=str(path))
-    given = (name, bind, psk_file, subnet, peer, log) != (None,) * 6
+    given = (name, bind, psk_file, subnet, peer, log) != (None,) * 6 or metrics
     if not (yes or given) and sys.stdin.isatty():
         wish = _asked(wish)
     facts = _write(path, wish)
@@ -112,6 +119,7 @@ def _asked(wish: Wish) -> Wish:
     psk_file = ask("File with the mesh key, created if it does not exist", wish.psk_file)
     peer = ask("A peer to connect to, HOST:PORT=PUBLIC_KEY", "none")
     log = ask("Prefix of channels to log, such as sensors/", "none")
+    metrics = ask("Serve metrics for Prometheus on 127.0.0.1:9464, yes or no", "no")
     return replace(
         wish,
         name=None if name == "none" else name,
@@ -119,6 +127,7 @@ def _asked(wish: Wish) -> Wish:
         psk_file=psk_file,
         peers=() if peer == "none" else (peer,),
         logs=() if log == "none" else (log,),
+        metrics=metrics.lower() in {"y", "yes"},
     )
 
 
@@ -161,6 +170,7 @@ def _text(path: Path, wish: Wish) -> str:
         psk_file=json.dumps(wish.psk_file),
         subnet='# subnet = "3.7"' if wish.subnet is None else f"subnet = {json.dumps(wish.subnet)}",
         log_dir=f"log_dir = {json.dumps(f'{stem}.logs')}" if wish.logs else f"# log_dir = {json.dumps(f'{stem}.logs')}",
+        web='web = { bind = "127.0.0.1:9464" }' if wish.metrics else '# web = { bind = "127.0.0.1:9464" }',
         peers="\n".join(map(_peer, wish.peers)) or _NO_PEER,
         channels="\n".join(_LOGGED.format(prefix=json.dumps(prefix)) for prefix in wish.logs) or _NO_CHANNEL,
     )

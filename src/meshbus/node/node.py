@@ -166,7 +166,8 @@ class Node:
         self._notices = NoticeLog()
         self._names: BoundedMap[int, str] = BoundedMap(MAX_NAMES, self._forget_name)
         self._received_events = self._received_bytes = 0
-        self._received = Tally()
+        self.received = Tally()
+        """What was received, by channel; for the rooms above."""
         self._parts: _Parts | None = None
         self._closing = asyncio.Lock()
 
@@ -239,7 +240,10 @@ class Node:
             entropy=os.urandom,
             counters=counters,
         )
-        return Live(engine, Driver(engine, socket, self._on_output))
+        live = Live(engine, Driver(engine, socket, self._on_output))
+        if self.config.web is not None:
+            live.measure()
+        return live
 
     def _begin(self, parts: _Parts) -> None:
         for chain in self._tokens:
@@ -386,7 +390,7 @@ class Node:
     def channels(self) -> list[ChannelInfo]:
         """Return the channels that this node publishes, receives or heard of: subscribers, publishers and traffic."""
         topics = {subscription.topic for subscription in self._subscribers.subscriptions()} - {INBOX}
-        return channels_known(self.live.engine, Driver.now(), topics, self._received)
+        return channels_known(self.live.engine, Driver.now(), topics, self.received)
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
@@ -822,7 +826,9 @@ class Node:
         self._received_events += len(batch)
         self._received_bytes += batch.nbytes
         if batch.channel is not None:
-            self._received.add(batch.channel, len(batch), batch.nbytes)
+            self.received.add(batch.channel, len(batch), batch.nbytes)
+        if parts.live.timings is not None and batch.reading is None and (times := batch.event_times()) is not None:
+            parts.live.timings.delivery.observe_all((batch.received_ns - times) / 1e9)
         if parts.logs is not None:
             parts.logs.take(batch)
         if not (self._subscribers if batch.reading is None else parts.reader).feed(batch):

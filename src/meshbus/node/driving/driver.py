@@ -77,6 +77,8 @@ class Driver:
         self._asking: asyncio.TimerHandle | None = None
         """Set while a call of `_set_timer` is scheduled."""
         self.closed = False
+        self.took: Callable[[float], None] | None = None
+        """Called with how long the datagrams of each read took, if somebody measures."""
         self._lanes = Lanes(socket, engine.counters)
         self._peers_version: int | None = None
         """Which state of the table of peers the lanes follow."""
@@ -146,7 +148,10 @@ class Driver:
         events = bool(out.events) or counters.get(*FORWARDED) > forwarded or any(map(_has_events, out.control))
         self.apply(out)
         refused = 2 * (counters.lost - lost) > len(batch)
-        self._turns.note(socket, began, self.now(), len(batch), events=events, refused=refused)
+        ended = self.now()
+        self._turns.note(socket, began, ended, len(batch), events=events, refused=refused)
+        if self.took is not None:
+            self.took(ended - began)
         return events
 
     def _may_drain(self, socket: UdpSocket) -> bool:
