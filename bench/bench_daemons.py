@@ -8,8 +8,8 @@ daemon's key. The time of meshbus includes all of `Node.daemons.move`; that of n
 orchestrator has forgotten the move, looked at every 0.1 ms, because its own `wait` looks every 50 ms.
 
 The events travel through three nodes: published and logged at one, processed with a checkpoint at another, published and
-logged there, and received by the first. The delay is over all of it. A checkpoint has the whole state, so a large one
-delays events without any move, too: compare with the column "before".
+logged there, and received by the first. The delay is over all of it. A daemon returns its whole state for a checkpoint, of
+which only changed pages are written; a large one delays events without any move, too: compare with the column "before".
 """
 
 from __future__ import annotations

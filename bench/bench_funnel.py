@@ -1,7 +1,7 @@
 """Claim: on the way from a log to gold tables, no stage is much slower than Spark reading and writing the same files.
 
     python -m bench funnel                                 all of it, in about 15 minutes on two idle cores
-    python -m bench funnel --before <tree>                 the chain of another version too, for the ratio of the two
+    python -m bench funnel --before <tree>                 the chain of another version too, 5 minutes more
     python -m bench funnel --events 1 --json 0.2           other sizes, in millions
     python -m bench funnel --published                     rows without latency, see below
     python -m bench funnel --slope                         the cost per row from 1 to 64 million rows
@@ -9,7 +9,8 @@
     python -m bench funnel --slope --master spark://…      the same on another cluster, whose processors are not counted
     PYTHONPATH=<other>/src python -m bench funnel          another version of meshbus, with the same benchmark
 
-The last table has every committed line with its bound and a verdict. For `--before`, a tree is what `git archive <commit> |
+The last table has every committed line with its bound and a verdict. With `--save`, `python -m bench.funnel.capacity` writes
+the figures into docs/guide/capacity.md. For `--before`, a tree is what `git archive <commit> |
 tar x -C <tree>` makes; that of the pipeline before this work is commit 1538463.
 
 Stages: *append* is `append_batch` of an Arrow column with all columns that a node writes about received events. *Seal* is
@@ -114,7 +115,7 @@ class Plan(NamedTuple):
 
 QUICK = Plan([16_000], [8_000], seconds=4.0, probe_s=3.0, first_rate=500.0, samples=3)
 SIZES = [8_000_000, 32_000_000]
-FULL = Plan(SIZES, SIZES, seconds=60.0, probe_s=8.0, first_rate=16_000.0, samples=12)
+FULL = Plan(SIZES, SIZES, seconds=60.0, probe_s=6.0, first_rate=16_000.0, samples=12)
 SLOPE, QUICK_SLOPE = [1_000_000, 4_000_000, 16_000_000, 64_000_000], [4_000, 16_000]
 
 
@@ -236,9 +237,10 @@ def chain_tables(plan: Plan, lines: list[Line]) -> Iterator[Table]:
 
 def slope_tables(loads: Sequence[Load], master: str | None) -> Iterator[Table]:
     """Measure growing loads of each kind."""
+    where = slope.IN_PROCESS if master is None else slope.ON_CLUSTER
     with warmed(loads, master) as (spark, folder):
         for kind, group in groupby(loads, key=lambda load: load.kind):
-            yield from slope.tables_of([slope.measure(spark, folder, load) for load in group], kind)
+            yield from slope.tables_of([slope.measure(spark, folder, load) for load in group], kind, where)
 
 
 def stages(spark: SparkSession, folder: Path, load: Load) -> dict[str, float]:

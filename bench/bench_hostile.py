@@ -195,6 +195,7 @@ async def _admitted(node: Victim, who: Insider, make: members.Make, refused_ns: 
 def _share_table(seconds: float) -> Table:
     found = share.run(seconds)
     rows: list[list[Cell]] = [
+        ["events per second, no attacker", found.alone_per_s],
         ["events per second, the attacker busy elsewhere", found.quiet_per_s],
         ["events per second under attack", found.attacked_per_s],
         ["kept", found.kept],

@@ -9,6 +9,7 @@
     slope.py      the cost per row of each stage, and how it grows
     cluster.py    a cluster of some workers on this machine
     verdicts.py   what is committed, and whether a run met it
+    capacity.py   writes the page of capacities from saved runs
 
 They use only what the pipeline promises to programs: `Redex`, `PipelineConfig`, `run`, `stop` and `tables`. So the same
 files measure other versions of meshbus: set PYTHONPATH to the `src` directory of one.

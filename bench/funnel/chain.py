@@ -1,7 +1,8 @@
 """The whole chain at once: a node publishes, another one logs what it receives, and a pipeline follows its log.
 
-All three run on the same cores: the nodes as processes, the pipeline and Spark in this one. The search doubles the rate
-from probe to probe until the chain falls behind, narrows it down, and confirms the result in one longer run.
+All three run on the same cores: the nodes as processes, the pipeline and Spark in this one. The search goes to four times
+the rate from probe to probe until the chain falls behind, narrows it down, and confirms a little less than the result in one
+longer run: a short probe may end before the chain is seen to fall behind.
 
 A chain keeps up if
 
@@ -32,11 +33,13 @@ ALLOWED_S = 2.0
 """How much longer than at a light load gold may take to catch up."""
 REACHED, LATE_S = 0.98, 0.5
 """The part of its rate that a publisher must reach, and how late the last turn may be on a busy machine."""
-NARROWING = 2
+STEP = 4
+"""Factor from probe to probe."""
+NARROWING = 3
 """Probes between the highest rate that was kept up with and the lowest that was not."""
-BACK = 0.8
-"""Factor to a lower rate if the long run falls behind, at most TRIES times."""
-TRIES = 6
+LONG_FIRST, BACK = 0.9, 0.8
+"""Factor from that rate to the long run, and from there to a lower rate if it falls behind, at most TRIES times."""
+TRIES = 5
 LEAST_RATE = 125
 
 
@@ -67,14 +70,15 @@ def search(probe: Callable[[float, float], Probe], *, first: float, short_s: flo
 
     best, rate = 0.0, first
     while keeps_up(rate, short_s):
-        best, rate = rate, rate * 2
+        best, rate = rate, rate * STEP
     worst = rate
     while not best and rate > LEAST_RATE:
-        worst, rate = rate, rate / 2
+        worst, rate = rate, max(rate / STEP, LEAST_RATE)
         best = rate if keeps_up(rate, short_s) else 0.0
     for _ in range(NARROWING if best else 0):
         middle = (best * worst) ** 0.5
         best, worst = (middle, worst) if keeps_up(middle, short_s) else (best, middle)
+    best *= LONG_FIRST
     for _ in range(TRIES if best else 0):
         if keeps_up(best, long_s):
             break

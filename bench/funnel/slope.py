@@ -22,6 +22,9 @@ from bench.harness import Cell, Table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+COSTS, SPACE = "Cost per million", "Bytes on the disk"
+IN_PROCESS, ON_CLUSTER = "in one process", "on a cluster"
+"""What the titles of the tables say: the page of capacities finds them by it (bench/funnel/capacity.py)."""
 STAGES = ("append", "seal", "log to silver", "silver to gold", "log to gold")
 
 
@@ -84,8 +87,8 @@ def exponent(rows: Sequence[float], seconds: Sequence[float]) -> float:
     return statistics.linear_regression(xs, ys).slope
 
 
-def tables_of(sizes: Sequence[Size], kind: str) -> list[Table]:
-    """Return the costs by stage, and the space."""
+def tables_of(sizes: Sequence[Size], kind: str, where: str = IN_PROCESS) -> list[Table]:
+    """Return the costs by stage, and the space; `where` says what Spark ran on."""
     rows = [size.rows for size in sizes]
     heads = [f"{count / 1e6:g} M" for count in rows]
     cells: list[list[Cell]] = []
@@ -99,12 +102,12 @@ def tables_of(sizes: Sequence[Size], kind: str) -> list[Table]:
     space: list[list[Cell]] = [[size.rows, size.log_bytes / size.rows, size.all_bytes / size.rows] for size in sizes]
     return [
         Table(
-            f"Cost per million {kind} rows: processor seconds of one core, and seconds by the clock on {os.cpu_count()} cores",
+            f"{COSTS} {kind} rows {where}: processor seconds of one core, and seconds by the clock on {os.cpu_count()} cores",
             ["stage", *heads, "next million", "slope", *clock, "slope by clock"],
             cells,
             ["slope: seconds grow with rows^slope; next million: the difference of the two largest sizes, per million"],
         ),
-        Table("Space on the disk: bytes per row", ["rows", "log", "log and tables"], space),
+        Table(f"{SPACE} per {kind} row, {where}", ["rows", "log", "log and tables"], space),
     ]
 
 

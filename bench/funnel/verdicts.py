@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from bench.harness import Cell, Table
 
+COMMITTED = "Committed lines"
+"""What the title of the table begins with."""
+
 
 class Line(NamedTuple):
     """One committed figure."""
@@ -40,4 +43,4 @@ def verdict_table(lines: Sequence[Line]) -> Table:
     """Show every committed figure of a run."""
     failed = sum(line.met is False and not line.wish for line in lines)
     told = "all that was measured is met" if not failed else f"{failed} of {len(lines)} lines are not met"
-    return Table(f"Committed lines: {told}", ["line", "measured", "bound", "verdict"], [line.cells() for line in lines])
+    return Table(f"{COMMITTED}: {told}", ["line", "measured", "bound", "verdict"], [line.cells() for line in lines])

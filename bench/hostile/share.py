@@ -5,7 +5,8 @@
     attacker     sends every kind of outsiders.py and members.py in turn, as fast as one process can
 
 The figure is the rate at which the victim receives, compared with the rate while the same attacker works as hard against
-a socket that nobody reads. So the processor time that an attacker takes on this machine is not counted as an attack.
+a socket that nobody reads. So the processor time that an attacker takes on this machine is not counted as an attack. The
+rate without any attacker is measured too: on a machine with fewer cores than processes it is higher than both.
 
 `python -m bench.hostile.share SECONDS` prints it; each role is started as `python -m bench.hostile.share ROLE ARGUMENTS`.
 """
@@ -47,6 +48,8 @@ BURST = 16
 """Packets of one kind before the next kind."""
 SOURCES = 8
 """Addresses of the outsider."""
+QUIET_S = 60.0
+"""Seconds of each quiet rate, in a run that is longer: sealing and caches are at rest by then."""
 _ENOUGH_S = 30.0
 """Seconds for an attacker to get its sessions."""
 
@@ -72,6 +75,8 @@ class Seen(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct, frozen=True):
     """One run."""
 
+    alone_per_s: float
+    """Events per second without an attacker."""
     quiet_per_s: float
     """Events per second while the attacker worked against nobody."""
     attacked_per_s: float
@@ -83,8 +88,13 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def kept(self) -> float:
-        """The part of its rate that the stream kept."""
+        """The part of its rate that the stream kept, beside an attacker that works as hard."""
         return self.attacked_per_s / self.quiet_per_s
+
+    @property
+    def kept_of_alone(self) -> float:
+        """The part of its rate without an attacker, which needs a core for each process to mean anything."""
+        return self.attacked_per_s / self.alone_per_s
 
 
 # ── roles ───────────────────────────────────────────────────────────────────────────────────
@@ -217,7 +227,8 @@ def _join(member: Member, remote: Remote, public_key: bytes) -> None:
 
 
 def run(seconds: float) -> Outcome:
-    """Let the attacker work against nobody and then against the victim, for `seconds` each."""
+    """Let the stream run alone, beside an attacker that works against nobody, and for `seconds` under its attack."""
+    quiet_s = min(seconds, QUIET_S)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         honest = stack.enter_context(_role("publish"))
@@ -226,15 +237,17 @@ def run(seconds: float) -> Outcome:
         target = _hear(victim)
         who = (target["address"], target["public_key"], str(target["node_id"]), str(told["node_id"]))
         _follow(victim, 2.0)
+        alone = _follow(victim, quiet_s)
         with _role("attack", *who, "harmless") as harmless:
             _hear(harmless)
-            before = _follow(victim, seconds)
+            before = _follow(victim, quiet_s)
             _end(harmless)
         with _role("attack", *who, "harmful") as harmful:
             _hear(harmful)
             during = _follow(victim, seconds)
             sent = _end(harmful)["sent"]
     return Outcome(
+        alone_per_s=_rate(alone),
         quiet_per_s=_rate(before),
         attacked_per_s=_rate(during),
         sent=sent,
@@ -314,7 +327,9 @@ def main(arguments: list[str]) -> None:
             attack(address, public_key, node_id, other, harmless)
         case [seconds]:
             outcome = run(float(seconds))
-            print(msgspec.json.encode(outcome).decode(), f"kept {outcome.kept:.2f}")
+            print(
+                msgspec.json.encode(outcome).decode(), f"kept {outcome.kept:.2f}, {outcome.kept_of_alone:.2f} of alone"
+            )
         case _:
             raise SystemExit("usage: python -m bench.hostile.share SECONDS")
 

@@ -93,6 +93,11 @@ class Publisher:
         """How it publishes."""
         return self._publisher.config
 
+    @property
+    def max_event_bytes(self) -> int:
+        """The largest event that can be published on the channel; over 8104 bytes only meshbus nodes get it."""
+        return self._publisher.max_event_bytes
+
     def close(self) -> None:
         """Stop publishing on this channel; closing twice is fine.
 
@@ -108,8 +113,8 @@ class Publisher:
         The report says to whom it was sent; `flush` waits until it has arrived.
 
         Wait for credit if a subscriber is slow, up to `config.wait_s`. Raises PartialDelivery if no subscriber could be
-        reached (BEST_EFFORT), LocalProtocolError for an event over 8104 bytes, AuthError or ChannelError if this node
-        may not publish now, LogError if the channel is logged and the event cannot be appended, LocalProtocolError if
+        reached (BEST_EFFORT), LocalProtocolError for an event above `max_event_bytes`, AuthError or ChannelError if this
+        node may not publish now, LogError if the channel is logged and the event cannot be appended, LocalProtocolError if
         the node is closed meanwhile.
         """
         return self._loop.run(self._publisher.publish(payload))

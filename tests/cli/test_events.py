@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from meshbus.cli.events import _judge, _show_event, _show_report, _stdin_events
+from meshbus.cli.events import _judge, _show_event, _show_report, _stdin_events, _write_event
 from meshbus.cli.exit import Exit
 from meshbus.keyfile import create_psk
 from tests.children import child
@@ -113,6 +114,41 @@ def test_any_bytes_are_published_as_one_event(mesh: Path, node: Running) -> None
     assert base64.b64decode(row["payload_base64"]) == blob
 
 
+def test_files_are_events_and_events_become_files(mesh: Path, tmp_path: Path) -> None:
+    frames = {name: os.urandom(size) for name, size in (("a.png", 3 << 20), ("b.png", 200_000), ("c.png", 3))}
+    for name, frame in frames.items():
+        (tmp_path / name).write_bytes(frame)
+    files = [part for name in frames for part in ("--file", str(tmp_path / name))]
+    with running(mesh / "camera") as node:
+        for publishing, receiving in (
+            (["--admin", node.admin], _own(mesh, node)),
+            ([*_own(mesh, node), "--wait", "20"], ["--admin", node.admin]),
+        ):
+            out = tmp_path / f"out {len(publishing)}"
+            with subscriber_of("cameras/front", *receiving, "--count", "3", "--out", str(out)) as subscriber:
+                answer = subprocess.run(
+                    [SCRIPT, "pub", "cameras/front", *publishing, "--reliable", *files],
+                    capture_output=True,
+                    check=False,
+                )
+                assert (answer.returncode, answer.stderr) == (Exit.OK, b"")
+                code, lines = subscriber.end()
+            assert code == Exit.OK
+            rows = _rows(lines)
+            assert [row["bytes"] for row in rows] == [3 << 20, 200_000, 3]
+            assert [Path(row["file"]).read_bytes() for row in rows] == list(frames.values())
+            assert {Path(row["file"]).name for row in rows} == {f"00000{n}-cameras.front" for n in (1, 2, 3)}
+
+
+def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
+    row = {"channel": "a/b", "payload": "new", "pub_seq": None}
+    (tmp_path / "000001-a.b").write_bytes(b"old")
+    written = _write_event(tmp_path, 1, row)
+    assert written == {"channel": "a/b", "pub_seq": None, "file": str(tmp_path / "000001-a.b-2"), "bytes": 3}
+    assert (tmp_path / "000001-a.b").read_bytes() == b"old"
+    assert (tmp_path / "000001-a.b-2").read_bytes() == b"new"
+
+
 def test_a_subscription_begins_in_the_log_of_the_publisher(meshbus: Meshbus, mesh: Path) -> None:
     logged = 'log_dir = "logs"\n[[channels]]\nprefix = "test/"\nlog = "published"\n[[channels]]\nprefix = ""\n'
     with running(mesh / "logged", logged) as node:
@@ -197,7 +233,9 @@ def test_a_refused_publish_exits_with_status_4(meshbus: Meshbus, node: Running) 
         (["pub", "", "x"], "channel"),
         (["pub"], 'command "pub" parameter CHANNEL requires an argument'),
         (["pub", "a", "x", "--wait", "long"], "invalid value for --wait"),
-        (["pub", "a", "x" * 9000, "--wait", "0"], "event"),
+        (["pub", "a", "x", "--file", "y"], "--file: cannot be used with"),
+        (["pub", "a", "--file", "/nowhere/frame.bin"], "--file: /nowhere/frame.bin is not a file"),
+        (["sub", "a", "--out", "/dev/null/frames"], "--out: /dev/null/frames cannot be made"),
         (["sub", "Bad"], "channel 'Bad': upper case"),
         (["sub", "a", "--when-full", "explode"], 'invalid value "explode" for --when-full. Choose from: "block"'),
         (["sub", "a", "--count", "many"], "invalid value for --count"),
@@ -242,14 +280,21 @@ def test_ctrl_c_exits_at_once_without_output(mesh: Path, arguments: list[str]) -
         ([b"a\nb\r\n"], [b"a", b"b"]),
         ([b"a", b"b\n\nc"], [b"ab", b"", b"c"]),
         ([b"a\r"], [b"a"]),
-        ([b"x" * 700_000, b"y" * 700_000, b"\nz"], [b"x" * 700_000 + b"y" * 700_000, b"", b"z"]),
+        ([b"x" * 700_000, b"y" * 700_000, b"\nz"], [b"x" * 700_000 + b"y" * 700_000, b"z"]),
     ],
-    ids=["nothing", "lines", "pieces", "unended", "endless"],
+    ids=["nothing", "lines", "pieces", "unended", "long"],
 )
 def test_lines_become_events(chunks: list[bytes], events: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     source = iter([*chunks, b""])
     monkeypatch.setattr("os.read", lambda _handle, _size: next(source))
     assert list(_stdin_events(0, raw=False)) == events
+
+
+def test_a_line_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshbus.cli.events._MOST", 1001)
+    monkeypatch.setattr("os.read", lambda _handle, size: b"x" * size)
+    for raw in (False, True):
+        assert list(_stdin_events(0, raw=raw)) == [b"x" * 1001], "one byte too many, so that it is refused"
 
 
 def test_raw_input_is_one_event(monkeypatch: pytest.MonkeyPatch) -> None:

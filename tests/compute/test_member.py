@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from meshbus.compute import member
 from meshbus.compute.daemon import DaemonEvent
 from meshbus.compute.groups import GroupKind
 from meshbus.compute.member import SlotChanged
@@ -214,3 +215,20 @@ def test_a_daemon_whose_state_cannot_be_read_is_stopped() -> None:
     stopped = [report for report in net.seen(1, SlotChanged) if isinstance(report, SlotChanged) and not report.runs]
     assert "snapshot() failed" in stopped[0].why
     assert spec.kind == GroupKind.STANDBY
+
+
+def test_events_are_refused_while_too_many_outputs_are_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member, "MAX_PENDING", 3)
+    net = Coordinated(1, 2)
+    spec = net.join(create=OneEach)
+    net.connect(1, 2)
+    net.run(6)
+    (runner,) = net.running(spec)[0]
+    sender = 3 - runner
+    net.publishes = False
+    for number in range(1, 8):
+        net.send(sender, spec, number)
+        net.deliver()
+    refused = [one for one in net.seen(sender, GroupRefused) if isinstance(one, GroupRefused)]
+    assert {one.code for one in refused} == {RefusalCode.PAUSED}
+    assert len(refused) == 4

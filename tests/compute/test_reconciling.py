@@ -242,6 +242,21 @@ def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(net.nodes[1].keeper._reconciler) == 0
 
 
+def test_all_answers_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciling, "MAX_ANSWERS_BYTES", 400)
+    net = parted(1, 2)
+    net.nodes[2].write(*(b"%d" % number for number in range(9)))
+    heal(net)
+    reconciler = net.nodes[1].keeper._reconciler
+    assert net.nodes[1].counters.get("refuse", "chain_full") == 1
+    assert (len(reconciler), reconciler._held_bytes) == (0, 0)
+    monkeypatch.undo()
+    net.cut((1, 2))
+    heal(net)
+    assert net.nodes[1].payloads == net.nodes[2].payloads
+    assert reconciler._held_bytes == 0
+
+
 def test_branches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heldchain, "MAX_BRANCHES", 2)
     net = parted(1, 2)

@@ -1,5 +1,6 @@
 """ZeroMQ applications on two nodes in two subnets: what policy allows arrives once, the rest is refused with a reason."""
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
@@ -39,6 +40,7 @@ POLICY: list[dict[str, object]] = [
     {"prefix": "fleet/up/", "visibility": "parent-visible"},
     {"prefix": "fleet/secret/", "require_token": True},
     {"prefix": "fleet/slow/", "max_rate_pps": 3},
+    {"name": "fleet/large", "max_event_bytes": 9000},
     {"prefix": "fleet/gpu/", "publish_caps": {"require_tags": ["gpu"]}},
 ]
 END = ["fleet/end", ""]
@@ -115,7 +117,7 @@ async def test_what_policy_allows_arrives_once_and_the_rest_is_refused_with_its_
                 ["fleet/Bad", "7"],
                 ["fleet/parts", "8", "9"],
                 ["alone"],
-                ["fleet/large", "x" * 8105],
+                ["fleet/large", "x" * 9001],
             )
             await until(lambda: len(robot.reasons()) == 6)
             await until(lambda: robot.count("publish", "sent") + robot.count("publish", "nobody") == 4)
@@ -138,6 +140,31 @@ async def test_what_policy_allows_arrives_once_and_the_rest_is_refused_with_its_
         assert robot.node.counters["refuse"]["not_visible"]  # a prefix is no way to learn of such channels
         assert not robot.node.roster.members("fleet/near/a")
         assert robot.count("publish", "nobody") == 2
+
+
+async def test_large_messages_pass() -> None:
+    async with two_sites() as (robot, office):
+        assert robot.bridge.publishers is not None
+        assert office.bridge.subscribers is not None
+        with zmq.asyncio.Context() as context:
+            camera, screen = context.socket(zmq.PUB), context.socket(zmq.SUB)
+            screen.subscribe(b"fleet/")
+            camera.connect(robot.bridge.publishers)
+            screen.connect(office.bridge.subscribers)
+            frame = os.urandom(16 << 20)
+            await until(lambda: office.bridge.wishes == ["fleet/"])
+            message: list[bytes] = []
+
+            async def receive() -> None:
+                message.extend(await screen.recv_multipart())
+
+            receiving = asyncio.ensure_future(receive())
+            while not receiving.done():  # until the subscription to the new channel has come around
+                await camera.send_multipart([b"fleet/camera", frame])
+                await asyncio.wait([receiving], timeout=2.0)
+            assert message == [b"fleet/camera", frame]
+            camera.close(0)
+            screen.close(0)
 
 
 async def test_the_rate_of_a_channel_holds_for_applications() -> None:

@@ -258,7 +258,7 @@ def test_publishing_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(AuthError, match="may not publish"):
         left.publish(CHANNEL, [b"x"])
     with pytest.raises(LocalProtocolError, match="too large"):
-        left.publish(CHANNEL, [bytes(8105)])
+        left.publish(CHANNEL, [bytes((16 << 20) + 1)])
     configure(left, ChannelConfig(name=ChannelName(CHANNEL), max_rate_pps=1))
     left.publish(CHANNEL, [b"x"])
     with pytest.raises(ChannelError, match="max_rate_pps"):

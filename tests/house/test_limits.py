@@ -18,6 +18,7 @@ NOT_STATE = {
     "compute/migration/handler.py": {"MAX_SELF_DELIVERIES"},  # of one message
     "compute/reconciling.py": {"MAX_TRIES"},  # tries
     "compute/store.py": {"MAX_BEGUN"},  # of one record
+    "edge/bridge.py": {"MAX_MESSAGE_BYTES"},  # of one message
     "edge/bytestream.py": {"MAX_BUFFERS"},  # of one system call
     "edge/zmtp/protocol.py": {"MAX_CONTEXT_BYTES", "MAX_TTL"},  # of one message
     "engine/channels/history_client.py": {"MAX_DISORDERS"},  # tries
@@ -27,6 +28,7 @@ NOT_STATE = {
     "engine/directory/announce.py": {"MAX_VERSION"},  # a number of the wire
     "engine/directory/directory.py": {"MAX_HEAT_BLOBS"},  # of one announcement
     "engine/replicas/leading.py": {"_MAX_CHUNKS", "_MAX_ROUNDS"},  # messages and questions of this node
+    "engine/replicas/sets.py": {"MAX_RUNS"},  # messages of this node
     "engine/routes/pingwaves.py": {"MAX_HOPS"},  # of one pingwave
     "engine/routes/proximity.py": {"MAX_LATENCY_US"},  # a time
     "engine/session/handshake.py": {"MAX_TRIES"},  # of one message
@@ -48,6 +50,7 @@ NOT_STATE = {
     "node/logs/pageserver.py": {"MAX_READS"},  # threads
     "node/replicas/replicapublish.py": {"MAX_PAYLOAD"},  # of one event
     "node/driving/udp.py": {"MAX_DATAGRAMS", "MAX_TRAINS"},  # of one drain
+    "node/unix.py": {"MAX_ANSWER"},  # of one line
     "policy/channels.py": {"_MAX_U32"},  # a number
     "policy/limits.py": {"MAX_FAILURES"},  # tries
     "policy/tag.py": {"MAX_CHANNEL_BYTES", "MAX_CHANNEL_TAGS"},  # of one announcement

@@ -45,6 +45,25 @@ async def test_n_subscribers_are_n_packets_and_the_others_get_none(lab: Lab) -> 
     assert await asyncio.to_thread(bystander.poll) == []
 
 
+async def test_a_large_event_is_for_meshbus_nodes_and_refused_for_others_with_a_sentence(lab: Lab) -> None:
+    node, ours, peer = await lab.node(), await lab.node(), lab.peer(permissive_channels=True)
+    tap = await lab.join(node, peer)
+    await ours.connect(node.address, public_key=node.public_key)
+    await asyncio.to_thread(peer.subscribe_channel, node.node_id, CHANNEL)
+    frame, publisher = bytes(1 << 20), node.publisher(CHANNEL)
+    async with ours.subscribe(CHANNEL) as subscription:
+        for reliable in (False, True):
+            report = await node.publisher(CHANNEL, reliable=reliable).publish(frame)
+            (error,) = report.errors
+            assert (report.attempted, report.delivered, error.node_id) == (2, 1, peer.node_id)
+            assert "takes events of at most 8104 bytes" in error.message
+        await publisher.publish("small")
+        assert await take(subscription, 3) == [frame, frame, b"small"]
+    assert [event.raw for event in await asyncio.to_thread(peer.collect, 1)] == ["small"]
+    assert [seen.event_count for seen in tap.data()] == [1], "no part, which counts no event"
+    assert not profile_packets(tap)
+
+
 async def test_a_late_subscriber_gets_no_earlier_event(lab: Lab) -> None:
     node, early, late = await lab.node(), lab.peer(permissive_channels=True), lab.peer(permissive_channels=True)
     await lab.join(node, early)

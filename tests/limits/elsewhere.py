@@ -8,6 +8,9 @@ TESTS = {
     "unproved_peers": "engine/session/test_handshake.py::test_peers_that_were_never_proved_are_few_and_the_oldest_go",
     "reordering": "engine/streams/test_reorder.py::test_numbers_that_wait_take_their_share_of_the_budget_and_return_it",
     "messages": "engine/streams/test_traffic.py::test_too_many_waiting_messages_are_refused",
+    "large_messages": "engine/streams/test_traffic.py::test_too_many_waiting_large_messages_are_refused",
+    "serving_bytes": "engine/channels/test_request.py::test_open_requests_take_bounded_memory",
+    "large_pages": "engine/channels/test_history_server.py::test_large_events_for_many_readers_take_bounded_memory",
     "readings": "engine/channels/test_history_client.py::test_invalid_arguments_are_refused_before_a_message_is_sent",
     "stray_pages": "engine/channels/test_history_client.py::test_pages_of_readings_that_ended_are_remembered_within_bounds",
     "long_event": "engine/channels/test_history_client.py::test_a_reading_fails_at_an_event_without_end",
@@ -32,6 +35,14 @@ TESTS = {
     "arriving_snapshots": "compute/migration/test_reassembler.py::test_the_number_of_snapshots_at_once_is_bounded",
     "newest_snapshots": (
         "compute/migration/test_reassembler.py::test_the_daemons_whose_newest_snapshot_is_known_are_bounded"
+    ),
+    "moves": "compute/migration/test_source.py::test_too_many_moves_at_once_are_refused",
+    "move_events": "compute/migration/test_target.py::test_limits_are_kept",
+    "group_outputs": "compute/test_member.py::test_events_are_refused_while_too_many_outputs_are_not_published",
+    "unwritten_policies": "log/packets/test_policies.py::test_policies_that_the_disk_refuses_are_bounded",
+    "received_channels": "node/logs/test_logs.py::test_channels_are_known_within_bounds_and_logs_go_on",
+    "replica_uncommitted": (
+        "node/replicas/test_replicamember.py::test_records_that_a_majority_does_not_have_are_bounded_in_memory"
     ),
     "moves_begun": "compute/migration/test_source.py::test_attempts_are_remembered_within_bounds",
     "moves_completed": "compute/migration/test_target.py::test_completed_moves_are_remembered_within_bounds",
@@ -58,6 +69,7 @@ TESTS = {
     "recorded_hops": "engine/routes/test_tap.py::test_neighbors_are_remembered_within_bounds",
     "failures": "policy/test_limits.py::test_of_too_many_peers_the_oldest_window_is_forgotten",
     "tokens": "policy/test_tokens.py::test_slots_are_bounded_and_freed",
+    "replica_lag": "engine/replicas/test_leading.py::test_appends_wait_for_a_live_follower_that_lacks_too_much",
     "replica_recent": "engine/replicas/test_recent.py::test_the_oldest_appends_go_and_the_newest_stays",
     "replica_inbox": "engine/replicas/test_inbox.py::test_a_full_queue_is_backpressure",
     "replica_requests": "engine/replicas/test_coordinator.py::test_requests_that_wait_for_an_answer_are_bounded",

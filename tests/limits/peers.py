@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import blake2b
 from itertools import count
+from math import inf
 from types import ModuleType
+
+import numpy as np
 
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels import history_server, interest_server, request
@@ -16,12 +19,15 @@ from meshbus.engine.routes import forward, learnednames, pingwaves, proximity, p
 from meshbus.engine.session import candidate, handshake
 from meshbus.engine.session import peer as peers
 from meshbus.engine.settings import GatewayConfig
+from meshbus.engine.streams import large
+from meshbus.engine.streams.outbox import Leg, Load
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.policy import discovery
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.testing.fakenet import FakeNode
-from meshbus.wire.constants import Subprotocol
+from meshbus.wire.constants import Flags, Subprotocol
+from meshbus.wire.frames import Packed
 from meshbus.wire.header import Header, pack_header
 from meshbus.wire.messages.address import Address
 from meshbus.wire.messages.capability import Announcement, encode_announcement
@@ -261,6 +267,22 @@ def invented_reliable_streams(scene: Scene) -> Attacked:
     scene.say(mallory, victim, Subprotocol.RELIABLE, *map(encode_reliable, bases))
     traffic = victim.engine.streams.traffic_of(victim.engine.peers.require(mallory.node_id))
     return Attacked(len(traffic.reliable._receiving), FEW, victim.engine.counters)
+
+
+@attack("unfinished_events")
+def claimed_sizes(scene: Scene) -> Attacked:
+    """Begin many large requests, each on its own stream, and send nothing but a byte of each."""
+    scene.shrink(large, PEER_BYTES=FEW * 5000)
+    victim, mallory = scene.meet()
+    claim = (5000).to_bytes(4, "little") + bytes(4) + b"x"
+    for number in range(MANY):
+        header = Header(flags=Flags.RELIABLE, subprotocol_id=Subprotocol.REQUEST, stream_id=1 << 40 | number)
+        packed = Packed(np.frombuffer(claim, np.uint8), np.array((0, len(claim))), np.zeros(1, np.int64))
+        with mallory.turn() as (engine, now, out):
+            traffic = engine.streams.traffic_of(engine.peers.require(victim.node_id))
+            traffic.send(Leg(Load(header, packed), inf, lambda _leg, _sent: None), now, out)
+        scene.net.run(for_s=0.01)
+    return Attacked(victim.engine.large.nbytes, FEW * 5000, victim.engine.counters)
 
 
 @attack("streams")

@@ -56,6 +56,14 @@ def test_two_writers_do_not_lose_an_entry(tmp_path: Path) -> None:
     assert add(tmp_path, "one")
 
 
+def test_what_is_half_written_is_not_read(tmp_path: Path) -> None:
+    add(tmp_path, "one")
+    (tmp_path / "_words.json.aside").write_bytes(b"{")
+    assert FILE.read(tmp_path) == Words(FORMAT, ("one",))
+    assert add(tmp_path, "two")
+    assert FILE.read(tmp_path) == Words(FORMAT, ("one", "two"))
+
+
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(LogError, match=r"cannot write .*lost"):
         add(tmp_path / "lost", "one")

@@ -57,7 +57,8 @@ class Talk:
 
 @pytest.fixture
 async def node() -> AsyncIterator[Node]:
-    async with _node(subnet="3.7", tags=["role:lidar"]) as opened:
+    small = {"name": "small", "max_event_bytes": 9000}
+    async with _node(subnet="3.7", tags=["role:lidar"], channels=[small]) as opened:
         yield opened
 
 
@@ -208,7 +209,11 @@ def _unix() -> int:
         (b'{"do": "dance"}', "config", "request: is not a valid command: Invalid value 'dance'"),
         (b'{"do": "peers", "x": 1}', "config", "request: is not a valid command: Object contains unknown field `x`"),
         (b'{"do": "publish", "channel": 5}', "config", "request: is not a valid command: Expected `str`"),
-        (b'{"do": "publish", "channel": "a"}', "config", "payload: give exactly one of payload and payload_base64"),
+        (
+            b'{"do": "publish", "channel": "a"}',
+            "config",
+            "payload: give exactly one of payload, payload_base64 and path",
+        ),
         (b'{"do": "publish", "channel": "a", "payload_base64": "!"}', "config", "payload_base64: is not valid base64"),
         (b'{"do": "publish", "channel": "A", "payload": "x"}', "channel", "channel 'A': upper case"),
         (b'{"do": "subscribe", "channel": "Bad"}', "channel", ""),
@@ -225,7 +230,17 @@ def _unix() -> int:
             "config",
             "node_id: must be 16 hex digits, got 'xyz'",
         ),
-        (b'{"do": "publish", "channel": "a", "payload": "' + b"x" * 9000 + b'"}', "local_protocol", ""),
+        (
+            b'{"do": "publish", "channel": "small", "payload": "' + b"x" * 9001 + b'"}',
+            "local_protocol",
+            "an event of 9001",
+        ),
+        (
+            b'{"do": "publish", "channel": "a", "path": "/nowhere"}',
+            "config",
+            "path: /nowhere cannot be read: No such file",
+        ),
+        (b'{"do": "publish", "channel": "a", "path": "/nowhere", "payload": "x"}', "config", "payload: give exactly"),
     ],
     ids=lambda value: value[:40].decode() if isinstance(value, bytes) else None,
 )

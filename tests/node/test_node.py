@@ -180,8 +180,8 @@ async def test_an_oversize_event_is_refused_and_nothing_is_sent(nodes: tuple[Nod
     publisher, subscriber = nodes
     async with subscriber.subscribe("sensors/lidar") as subscription:
         sender = publisher.publisher("sensors/lidar")
-        with pytest.raises(LocalProtocolError, match="at most 8104"):
-            await sender.publish_batch([b"fine", bytes(8105)])
+        with pytest.raises(LocalProtocolError, match="max_event_bytes is 16777216"):
+            await sender.publish_batch([b"fine", bytes((16 << 20) + 1)])
         await sender.publish(b"next")
         assert await take(subscription, 1) == [b"next"]
 

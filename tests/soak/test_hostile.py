@@ -10,23 +10,26 @@ import pytest
 from bench.hostile.share import run
 
 SECONDS = float(os.environ.get("HOSTILE_SECONDS", "600"))
-"""Ten minutes of attack, after as long without; set it lower for a look."""
+"""Ten minutes of attack, after two without; set it lower for a look."""
 FLAT_KB = 16 * 1024
 """What the victim's memory may grow by in the last third: less than its receive buffers and caches move."""
 LONG_S = 120.0
 """Shorter runs are for a look: caches still fill."""
 KEPT = 0.5
-"""The part of its rate that the stream is to keep."""
+"""The part of its rate that the stream is to keep, beside the same attacker working against nobody."""
 ALONE = 1.0
 """The load of other programs up to which the rate is judged."""
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(4 * SECONDS + 600)
+@pytest.mark.timeout(2 * SECONDS + 900)
 def test_an_honest_stream_stays_exact_in_ten_minutes_of_attack() -> None:
     others = os.getloadavg()[0]
     outcome = run(SECONDS)
-    sys.stdout.write(f"{outcome}\nkept {outcome.kept:.2f} of its rate\n")
+    sys.stdout.write(
+        f"{outcome}\nkept {outcome.kept:.2f} of its rate beside an attacker that works against nobody,"
+        f" {outcome.kept_of_alone:.2f} of its rate alone\n"
+    )
     assert outcome.sent > 0
     assert outcome.last.wrong == 0, "an event was lost, repeated or changed"
     assert outcome.last.exceptions == 0

@@ -9,7 +9,7 @@ import pytest
 from tests.engine.replicas.mutants import PATCHES
 from tests.engine.replicas.realdisk import play_real
 from tests.engine.replicas.story import play
-from tests.engine.replicas.test_simulation import find
+from tests.engine.replicas.test_simulation import find, play_generous
 from tests.seeds import for_each_seed
 
 pytestmark = pytest.mark.soak
@@ -18,6 +18,11 @@ pytestmark = pytest.mark.soak
 @for_each_seed(range(1000, 11_000))
 def test_nothing_acknowledged_is_lost_in_ten_thousand_worlds(seed: int) -> None:
     play(seed)
+
+
+@for_each_seed(range(1000, 3000))
+def test_nothing_acknowledged_is_lost_when_candidates_let_others_lead(seed: int) -> None:
+    play_generous(seed)
 
 
 @pytest.mark.parametrize("bug", PATCHES)

@@ -71,7 +71,7 @@ def test_each_event_is_counted_once_whichever_members_are_read(spark: SparkSessi
         assert (gaps["missing"], gaps["duplicates"], gaps["reordered"]) == (0, 0, 0)
         lags = store.rows("gold.replication_lag")
         assert len({row["recorder"] for row in lags}) == (len(members) if len(members) > 1 else 0)
-    for nodes in ((NAMES[:1], [LISTENER]), ([LISTENER], NAMES[:1])):
+    for nodes in ([[NAMES[0], LISTENER]], [[LISTENER], NAMES[:1]]):
         store = tables_of(spark, tmp_path, *nodes)
         assert Counter(row["payload"] for row in store.rows("silver.events")) == Counter(sent), nodes
         assert sum(row["events"] for row in store.rows("gold.channel_stats")) == len(sent)

@@ -88,7 +88,7 @@ async def test_a_thousand_peers_and_channels_make_few_series() -> None:
             peer = Peer(number + 1, Link(keys, Role.INITIATOR, ("10.0.0.1", number + 1), 0.0), 0.0)
             node.live.engine.peers._by_id[peer.node_id] = peer
         for number in range(3000):
-            node.received.add(f"sensors/{number}", 1, 10)
+            node.live.received.add(f"sensors/{number}", 1, 10)
             node.live.engine.publications.tally.add(f"sensors/{number}", 1, 10)
         many = of(node)
         node.live.engine.peers._by_id.clear()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
-from meshbus.wire.record import RECORD_COST, Record, pack_record, pack_records, unpack_record, with_headers
+from meshbus.wire.record import RECORD_COST, Record, pack_record, pack_record_head, unpack_record, with_headers
 
 HEADERS = st.none() | st.dictionaries(st.text(max_size=20), st.binary(max_size=40), min_size=1, max_size=5)
 
@@ -27,7 +27,7 @@ def test_the_bytes_are_as_documented() -> None:
     packed = pack_record(Record(b"hot", 1, 2, {"unit": b"K"}))
     assert packed == bytes.fromhex("0100000000000000 0200000000000000 0800 04 756e6974 0100 4b 686f74")
     assert len(pack_record(Record(b"", 0, 0))) == RECORD_COST
-    assert pack_records([b"hot", b""], 1, 2) == [pack_record(Record(b"hot", 1, 2)), pack_record(Record(b"", 1, 2))]
+    assert pack_record_head(1, 2) + b"hot" == pack_record(Record(b"hot", 1, 2))
     assert with_headers([pack_record(Record(b"hot", 1, 2)), packed]) == [packed]
 
 

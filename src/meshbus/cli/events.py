@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from cyclopts import Parameter
@@ -24,8 +25,10 @@ _POLL_S = 0.05
 _READ_AHEAD = 64
 """Lines read before they are published."""
 _CHUNK = 65_536
-_MAX_LINE = 1 << 20
-"""A longer line is passed on in pieces, so that memory stays bounded; each is too large for an event and is refused."""
+_MAX_SAME = 1000
+"""Runs whose files one directory can hold."""
+_MOST = (64 << 20) + 1
+"""What is read at most for one event: one byte more than an event can have, so that a longer one is refused."""
 
 
 def pub(
@@ -38,6 +41,9 @@ def pub(
     raw: Annotated[
         bool, Parameter(help="Publish all of standard input as one event, unchanged.", show_default=False)
     ] = False,
+    file: Annotated[
+        list[Path] | None, Parameter(help="Publish this file as one event, unchanged; may be repeated.")
+    ] = None,
     reliable: Annotated[bool | None, Parameter(help="Retransmit lost packets.", negative="--unreliable")] = None,
     wait: Annotated[float, Parameter(help="Seconds to wait for a subscriber before the first event.")] = 5.0,
     options: MeshOptions | None = None,
@@ -54,12 +60,13 @@ def pub(
     from meshbus.names.channel import ChannelName
 
     name = ChannelName(channel)  # raises for an invalid name before any connection is made
+    files = _checked_files(file, payloads, raw=raw)
 
     async def publish() -> Exit:
         totals = dict.fromkeys(("events", "attempted", "delivered", "logged"), 0)
         async with open_mesh(options, publishes=name) as mesh:
             await wait_for_subscriber(mesh, name, wait)
-            async for payload in _payloads(payloads, raw=raw):
+            async for payload in _payloads(payloads, files, raw=raw):
                 report = await mesh.publish(name, payload, reliable=reliable)
                 totals["events"] += 1
                 totals["attempted"] += report["attempted"]
@@ -89,6 +96,9 @@ def sub(
         str | None, Parameter(help="Start in the publisher's log: a sequence number, or 'first' for the oldest event.")
     ] = None,
     raw: Annotated[bool, Parameter(help="Print payloads unchanged, one per line.", show_default=False)] = False,
+    out: Annotated[
+        Path | None, Parameter(help="Write each event to a file of its own in this directory, and print its name.")
+    ] = None,
     options: MeshOptions | None = None,
     json: Json = False,
 ) -> Exit:
@@ -110,6 +120,8 @@ def sub(
         "since": int(since) if since is not None and since.isascii() and since.isdigit() else since,
     }
     seen, subscribed, accepted = 0, False, False
+    if out is not None:
+        _make_directory(out)
 
     async def receive() -> None:
         nonlocal seen, subscribed, accepted
@@ -121,8 +133,9 @@ def sub(
                     note(f"subscribed to {channel}{waits}")
                     _show_refusals(row["refused"])
                 else:
-                    _show_event(row, raw=raw, json=json)
                     seen += 1
+                    shown = row if out is None else await asyncio.to_thread(_write_event, out, seen, row)
+                    _show_event(shown, raw=raw, json=json)
                 if count is not None and seen >= count:
                     return
 
@@ -168,14 +181,30 @@ async def wait_for_subscriber(mesh: Mesh, channel: str, seconds: float) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def _payloads(typed: Sequence[str] | None, *, raw: bool) -> AsyncIterator[bytes]:
-    """Yield the events to publish; reading standard input does not block the event loop."""
+def _checked_files(files: list[Path] | None, typed: Sequence[str] | None, *, raw: bool) -> list[Path]:
+    """Return the files to publish; raise ConfigError for one that cannot be, before anything is published."""
+    from meshbus.errors import ConfigError
+
+    if files and (typed or raw):
+        raise ConfigError("--file", "cannot be used with --raw or with events as arguments; publish them separately")
+    for file in files or ():
+        if not file.is_file():
+            raise ConfigError("--file", f"{file} is not a file; give the path of one")
+    return files or []
+
+
+async def _payloads(typed: Sequence[str] | None, files: Sequence[Path], *, raw: bool) -> AsyncIterator[bytes]:
+    """Yield the events to publish; reading files and standard input does not block the event loop."""
     import asyncio
     import threading
 
     if typed:
         for text in typed:
             yield text.encode()
+        return
+    if files:
+        for file in files:
+            yield await asyncio.to_thread(_read_file, file)
         return
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[bytes | None] = asyncio.Queue(_READ_AHEAD)
@@ -197,18 +226,58 @@ def _stdin_events(handle: int, *, raw: bool) -> Iterator[bytes]:
 
     It does not use `sys.stdin`: a thread that waits for a line would still hold its lock when the process exits.
     """
-    rest = b""
-    while chunk := os.read(handle, _CHUNK):
+    rest = bytearray()  # not bytes, which would be copied for each chunk of a large event
+    while len(rest) < _MOST and (chunk := os.read(handle, min(_CHUNK, _MOST - len(rest)))):
         rest += chunk
-        if raw:
+        if raw or b"\n" not in chunk:
             continue
         *lines, rest = rest.split(b"\n")
-        yield from (line.removesuffix(b"\r") for line in lines)
-        if len(rest) > _MAX_LINE:  # a line without end must not fill the memory
-            yield rest
-            rest = b""
+        yield from (bytes(line.removesuffix(b"\r")) for line in lines)
+    # An event that is too large ends the reading: what follows it is not a whole event.
     if rest or raw:
-        yield rest if raw else rest.removesuffix(b"\r")
+        yield bytes(rest if raw else rest.removesuffix(b"\r"))
+
+
+def _read_file(path: Path) -> bytes:
+    from meshbus.errors import ConfigError
+
+    try:
+        with path.open("rb") as file:
+            return file.read(_MOST)
+    except OSError as error:
+        raise ConfigError("--file", f"{path} cannot be read: {error.strerror}") from None
+
+
+def _make_directory(path: Path) -> None:
+    from meshbus.errors import ConfigError
+
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("--out", f"{path} cannot be made: {error.strerror}; choose another directory") from None
+
+
+def _write_event(directory: Path, number: int, row: dict[str, Any]) -> dict[str, Any]:
+    """Write the payload of an event to a file, and return the row with the name of the file instead of it.
+
+    The file has the number of the event and its channel as name; one that is there already is not overwritten.
+    """
+    from meshbus.errors import ConfigError
+    from meshbus.node.payload import payload_of
+
+    payload = payload_of(row)
+    stem = f"{number:06d}-{row['channel'].replace('/', '.')}"
+    for name in (stem, *(f"{stem}-{again}" for again in range(2, _MAX_SAME))):
+        try:
+            with (directory / name).open("xb") as file:
+                file.write(payload)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ConfigError("--out", f"{directory / name} cannot be written: {error.strerror}") from None
+        kept = {key: value for key, value in row.items() if key not in {"payload", "payload_base64"}}
+        return {**kept, "file": str(directory / name), "bytes": len(payload)}
+    raise ConfigError("--out", f"{directory} has {_MAX_SAME} files of this name; choose an empty directory")
 
 
 def _show_report(report: dict[str, Any], *, json: bool) -> None:
@@ -253,7 +322,9 @@ def _judge(totals: dict[str, int], channel: str) -> Exit:
 def _show_event(row: dict[str, Any], *, raw: bool, json: bool) -> None:
     from meshbus.node.payload import payload_of
 
-    if raw:
+    if "file" in row and for_people(json):
+        show_text(f"{row['channel']}  {row['file']} ({plural(row['bytes'], 'byte')})")
+    elif raw and "file" not in row:
         sys.stdout.buffer.write(payload_of(row) + b"\n")
         sys.stdout.buffer.flush()
     elif for_people(json):

@@ -24,6 +24,7 @@ from meshbus.compute.registry import Factory
 from meshbus.compute.standby import StandbyCopy, accepts
 from meshbus.engine.base.counters import Counters
 from meshbus.errors import DaemonError, DaemonFault
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.causal import CausalEvent
@@ -46,6 +47,20 @@ RESEND_S = 5.0
 BURST = 32
 """Parts of a snapshot that are sent at once, as in moves of daemons."""
 PACE_S = 0.01
+MAX_PENDING = 16_384
+"""Outputs that are not published yet, of a daemon of a group. Our choice: as many as events that may wait for one."""
+
+BOUNDS = (
+    Bound(
+        name="group_outputs",
+        what="outputs of a daemon of a group that are not published yet",
+        by=By.PEER,
+        per_node=None,
+        per={"member of a group": MAX_PENDING},
+        full="further events for it are refused",
+        counter="a GroupRefused report: paused",
+    ),
+)
 
 
 class Output(NamedTuple):
@@ -176,7 +191,7 @@ class GroupMember:
             slot.copy.buffer(event)
             standby = self.spec.kind == GroupKind.STANDBY
             return [] if standby else self._refuse(message, sender, RefusalCode.NOT_HERE)
-        if self._keeper.contested(slot.origin):
+        if self._keeper.contested(slot.origin) or len(slot.host.pending) >= MAX_PENDING:
             return self._refuse(message, sender, RefusalCode.PAUSED)
         if not accepts(slot.host, event):
             self._counters.count(Reason.CHAIN_DUPLICATE)

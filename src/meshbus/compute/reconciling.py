@@ -53,13 +53,15 @@ RETRY_S = 2.0
 MAX_TRIES = 5
 MAX_ANSWER_BYTES = MAX_CHAIN_BYTES + MAX_CHAIN_EVENTS * EVENT_BYTES
 """Events of one answer that is being received: as many as a chain keeps."""
+MAX_ANSWERS_BYTES = 256 << 20
+"""Events of all answers that are being received. Our choice: a dozen of the largest."""
 
 BOUNDS = (
     Bound(
         name="chain_answers",
         what="events of a chain that a peer was asked for",
         by=By.PEER,
-        per_node=None,
+        per_node=MAX_ANSWERS_BYTES,
         per={"peer and chain": MAX_ANSWER_BYTES},
         unit="bytes",
         full="the answer is given up",
@@ -131,7 +133,7 @@ class _Question:
             # The rest of an answer to the same question, asked before.
             return Reason.CHAIN_UNEXPECTED
         self.split, self.due_at = split, now + RETRY_S
-        self.size += sum(len(event.payload) + EVENT_BYTES for event in answer.events)
+        self.size += _size(answer)
         if self.size > MAX_ANSWER_BYTES:
             return Reason.REFUSE_CHAIN_FULL
         self.events += answer.events
@@ -146,6 +148,8 @@ class Reconciler:
         self._counters = counters
         self._open: dict[tuple[int, int, int], _Question] = {}
         """By chain, branch (0 for the chain itself) and node."""
+        self._held_bytes = 0
+        """What the answers to them have brought so far."""
         self.reports: list[Report] = []
         """What happened; whoever drives this takes them."""
 
@@ -202,14 +206,14 @@ class Reconciler:
     def gone(self, node: int, chains: Sequence[HeldChain]) -> None:
         """Drop what a node was asked; nothing is settled with it any more."""
         for key in [key for key in self._open if key[2] == node]:
-            del self._open[key]
+            self._close(key)
         for chain in chains:
             chain.rivals.discard(node)
 
     def forget(self, origin: int) -> None:
         """Drop everything that was asked about a chain."""
         for key in [key for key in self._open if key[0] == origin]:
-            del self._open[key]
+            self._close(key)
 
     def next_timer(self) -> float | None:
         """Return when `tick` has something to do, or None."""
@@ -221,7 +225,7 @@ class Reconciler:
         for key, question in [(key, one) for key, one in self._open.items() if now >= one.due_at]:
             origin, _, node = key
             chain = chains[origin]
-            del self._open[key]
+            self._close(key)
             if question.tries >= MAX_TRIES:
                 chain.rivals.discard(node)
                 continue
@@ -269,15 +273,26 @@ class Reconciler:
         """Take a part of an answer, and return the question if the answer is complete."""
         key = chain.origin, message.branch, sender
         question = self._open.get(key)
-        reason = Reason.CHAIN_UNEXPECTED if question is None else question.take(message, now)
+        reason = Reason.CHAIN_UNEXPECTED if question is None else self._add(question, message, now)
         if reason is not None:
             self._counters.count(reason)
         if reason == Reason.REFUSE_CHAIN_FULL:
-            del self._open[key]
+            self._close(key)
             chain.rivals.discard(sender)
         if reason is not None or not message.last:
             return None
-        return self._open.pop(key)
+        return self._close(key)
+
+    def _add(self, question: _Question, message: Events, now: float) -> Reason | None:
+        before = question.size
+        reason = question.take(message, now)
+        self._held_bytes += question.size - before
+        return Reason.REFUSE_CHAIN_FULL if self._held_bytes > MAX_ANSWERS_BYTES else reason
+
+    def _close(self, key: tuple[int, int, int]) -> _Question:
+        question = self._open.pop(key)
+        self._held_bytes -= question.size
+        return question
 
     def _answered(self, chain: HeldChain, message: Events, sender: int, now: float) -> list[Outbound]:
         question = self._take(chain, message, sender, now)
@@ -388,6 +403,10 @@ def _checked(chain: HeldChain, events: list[CausalEvent], forked: int) -> LostBr
     if branch.record.forked_origin != forked:
         raise MalformedPacket("branch", Fault.BAD_VALUE, "another branch than the one that was asked for")
     return branch
+
+
+def _size(answer: Events) -> int:
+    return sum(len(event.payload) + EVENT_BYTES for event in answer.events)
 
 
 def _named(branch: LostBranch) -> Branch:

@@ -55,7 +55,8 @@ from meshbus.names.nodename import MAX_NODE_NAME, NAME_KEY, is_node_name
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import Assignment, LevelPolicy, LevelRule, SubnetPolicy, SubnetRule
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
-from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
+from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, LargeEvents, Visibility
+from meshbus.wire.constants import DEFAULT_LARGE_EVENT
 from meshbus.wire.messages.address import numeric
 from meshbus.wire.messages.leadership import MAX_MEMBERS
 from meshbus.wire.messages.token import PermissionToken
@@ -146,6 +147,12 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Whether publishers retransmit lost packets by default."""
     max_rate_pps: int | None = None
     """Packets per second that one node may send on the channel."""
+    max_event_bytes: Bytes = DEFAULT_LARGE_EVENT
+    """The largest event that this node publishes and takes on the channel, up to 64 MiB. Events over 8104 bytes are sent in
+    parts, to meshbus nodes only."""
+    large: LargeEvents = LargeEvents.RELIABLE
+    """Events over 8104 bytes on a channel that is not reliable: `reliable` sends them as on a reliable one, `refuse` raises an
+    error."""
     log: Logged | None = None
     """Which events are logged; none by default."""
     log_fsync: Fsync = LogConfig().fsync

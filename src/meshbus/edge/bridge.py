@@ -37,11 +37,14 @@ from meshbus.node.driving.tasks import TaskOwner
 from meshbus.node.node import Node
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
+from meshbus.wire.constants import DEFAULT_LARGE_EVENT
 
 MAX_PREFIXES = 4096
 """Subscriptions of one application; far more than programs use, and too few to exhaust memory."""
 MAX_PREFIX_BYTES = 1 << 20
 """Total length of the prefixes of one application: 256 bytes each, as long as a channel name can be."""
+MAX_MESSAGE_BYTES = DEFAULT_LARGE_EVENT + (64 << 10)
+"""Bytes of one message of an application: the largest event of a channel that is not configured, and its topic."""
 
 _log = logging.getLogger("meshbus.edge")
 
@@ -156,8 +159,8 @@ class Bridge:
 
     async def _start_ingress(self, address: str, security: Security) -> None:
         # Subscribe to everything, so that messages that are not allowed arrive here and their refusal is reported.
-        # Far below the 64 MiB that a Sub accepts by default: an event has to fit one packet anyway.
-        endpoint = self._add(Sub(security=security, max_message_bytes=1 << 20))
+        # Below the 64 MiB that a Sub accepts by default: that is more than a channel takes unless it is configured so.
+        endpoint = self._add(Sub(security=security, max_message_bytes=MAX_MESSAGE_BYTES))
         endpoint.subscribe()
         ingress = Ingress(self._node, self._topics, self._counters, self._refusals, self._tasks.start)
         self._ingress = ingress

@@ -103,13 +103,14 @@ class Ingress:
             self._refusals.add(topic, Reason.REFUSE_PUBLISH_PARTS, problem)
             return
         event = message[1]
-        if len(event) > MAX_EVENT:
-            problem = f"an event must have at most {MAX_EVENT} bytes, got {len(event)}"
-            self._refusals.add(topic, Reason.REFUSE_PUBLISH_TOO_LARGE, problem)
-            return
         # Queues are found by topic, so that the channel name is checked once per topic and not per message.
         queue = self._queues.get(topic) or self._new_queue(topic)
         if queue is None:
+            return
+        # Few messages do not fit a packet; only for them it matters what the channel allows.
+        if len(event) > MAX_EVENT and len(event) > (most := queue.publisher.max_event_bytes):
+            problem = f"an event must have at most {most} bytes (max_event_bytes of the channel), got {len(event)}"
+            self._refusals.add(topic, Reason.REFUSE_PUBLISH_TOO_LARGE, problem)
             return
         if len(queue.waiting) >= HIGH_WATER or self._bytes + len(event) > MAX_BYTES:
             problem = f"{len(queue.waiting)} messages already wait to be sent to the mesh; publish more slowly"
@@ -144,7 +145,7 @@ class Ingress:
     async def _drain(self, queue: _ChannelQueue) -> None:
         try:
             while queue.waiting:
-                events = [queue.waiting.popleft() for _ in range(min(BATCH, len(queue.waiting)))]
+                events = _next_batch(queue.waiting)
                 self._bytes -= sum(map(len, events))
                 await self._publish(queue, events)
         finally:
@@ -173,3 +174,12 @@ class Ingress:
             self._refusals.pass_on(Direction.PUBLISH, queue.topic, why, problem, events)
         for leg in report.errors:
             self._refusals.pass_on(Direction.PUBLISH, queue.topic, leg.code, leg.message, events)
+
+
+def _next_batch(waiting: deque[bytes]) -> list[bytes]:
+    """Take the next events; one that does not fit a packet goes alone, because it is sent in another way."""
+    events = [waiting.popleft()]
+    if len(events[0]) <= MAX_EVENT:
+        while waiting and len(events) < BATCH and len(waiting[0]) <= MAX_EVENT:
+            events.append(waiting.popleft())
+    return events

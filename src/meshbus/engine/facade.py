@@ -40,6 +40,7 @@ from meshbus.engine.session.presence import Presence
 from meshbus.engine.session.service import Context
 from meshbus.engine.settings import HandshakeConfig
 from meshbus.engine.streams.delivery import Delivery
+from meshbus.engine.streams.large import Large
 from meshbus.engine.streams.streams import Streams
 from meshbus.errors import LocalProtocolError, PeerError, PeerFault
 from meshbus.names.channel import ChannelName
@@ -66,6 +67,7 @@ class Facade:
         self.liveness = services[Liveness]
         self.mesh = services[Mesh]
         self.streams = services[Streams]
+        self.large = services[Large]
         self.joined = services[Delivery].joined
         self.announcer = services[Announcer]
         self.directory = services[Directory]
@@ -196,8 +198,8 @@ class Facade:
     ) -> Publication:
         """Send events to the subscribers of a channel.
 
-        The publication is complete at once if no subscriber had to wait. Raises LocalProtocolError if an event does not
-        fit into a packet, and AuthError or ChannelError if this node may not publish now; then nothing is sent.
+        The publication is complete at once if no subscriber had to wait. Raises LocalProtocolError if an event is too
+        large for the channel, and AuthError or ChannelError if this node may not publish now; then nothing is sent.
         """
         return self.publications.publish(channel, offsets, data, config, now, out)
 

@@ -34,6 +34,7 @@ from meshbus.engine.session.negotiate import Negotiator
 from meshbus.engine.session.presence import Presence
 from meshbus.engine.session.service import Context, Row
 from meshbus.engine.streams.delivery import Delivery
+from meshbus.engine.streams.large import Large
 from meshbus.engine.streams.streams import Streams
 from meshbus.wire.constants import Subprotocol
 
@@ -60,8 +61,12 @@ def _relay(context: Context) -> HandshakeRelay:
     return HandshakeRelay(context, context.services[Mesh].table, context.services[Handshakes])
 
 
+def _large(context: Context) -> Large:
+    return Large(context, context.services[Streams])
+
+
 def _delivery(context: Context) -> Delivery:
-    return Delivery(context, context.services[Streams])
+    return Delivery(context, context.services[Streams], context.services[Large])
 
 
 def _directory(context: Context) -> Directory:
@@ -90,7 +95,8 @@ def _interests(context: Context) -> Interests:
 
 
 def _requests(context: Context) -> Requests:
-    return Requests(context, context.services[Streams].send_reliable, context.services[Admission].may_request)
+    services = context.services
+    return Requests(context, services[Streams].send_reliable, services[Admission].may_request, services[Large].limit_of)
 
 
 def _replays(context: Context) -> Replays:
@@ -124,6 +130,7 @@ SERVICES: tuple[Row, ...] = (
     Row(_mesh),
     Row(_relay, Subprotocol.HANDSHAKE_RELAY, "handshake-relay", profile=True, cost_us=25),
     Row(Streams, Subprotocol.STREAM_WINDOW, "stream-window", credit=False, cost_us=3),
+    Row(_large, Subprotocol.LARGE, "large", profile=True, needs=Subprotocol.RELIABLE, cost_us=20),
     Row(_delivery, Subprotocol.RELIABLE, "reliable", profile=True, cost_us=16),
     Row(Announcer),
     Row(_directory, Subprotocol.CAPABILITY, "capability", credit=False, cost_us=15),
@@ -137,7 +144,16 @@ SERVICES: tuple[Row, ...] = (
     Row(_following),
     Row(_interests, Subprotocol.INTEREST, "interest", profile=True, cost_us=15),
     # Replies and chunks cost little; accepting a request or a read costs more, which their services charge.
-    Row(_requests, Subprotocol.REQUEST, "request", profile=True, reliable=True, needs=Subprotocol.RELIABLE, cost_us=10),
+    Row(
+        _requests,
+        Subprotocol.REQUEST,
+        "request",
+        profile=True,
+        reliable=True,
+        large=True,
+        needs=Subprotocol.RELIABLE,
+        cost_us=10,
+    ),
     Row(_replays),
     Row(_history, Subprotocol.HISTORY, "history", profile=True, reliable=True, needs=Subprotocol.RELIABLE, cost_us=6),
     Row(_publications),

@@ -124,9 +124,10 @@ class ReplicatedLog:
     ) -> Self:
         """Open the replica of a channel below a folder of logs, and create it if there is none.
 
-        `log_id` (16 bytes) is the same on all members, so that (log_id, seq) names an event on any of them. The fsync
-        policy of `config` is not used: the caller syncs. `files`, `clock`, `monotonic` and `background=False` are for
-        tests. Raises LogError if the folder holds another log, another process writes it, or it cannot be used.
+        `log_id` (16 bytes) is that of a new replica, the same on all members, so that (log_id, seq) names an event on any of
+        them; one that exists keeps its own. The fsync policy of `config` is not used: the caller syncs. `files`, `clock`,
+        `monotonic` and `background=False` are for tests. Raises LogError if the folder holds another log, another process
+        writes it, or it cannot be used.
         """
         config = msgspec.structs.replace(config or LogConfig(), fsync=NEVER)
         defaults = Defaults(recorder=recorder, origin=0)

@@ -32,9 +32,8 @@
 The answer is {"ok": true, "result": …}, or {"ok": false, "code": …, "fault": …, "problem": …} with the code of the error.
 A stream begins with such an answer, whose result lists the publishers that accepted and refused, and continues with
 {"event": …}, {"request": …} or {"line": …}; if the node ends it, the last line is an answer that is not ok and gives the reason, or one
-that is ok if there is nothing more to say. A payload is text, or
-`payload_base64` if it is not UTF-8; keys and ids are in hex. Every command uses the public API of the node. The socket
-itself is node/unix.py.
+that is ok if there is nothing more to say. A payload is text, or `payload_base64` if it is not UTF-8, or in `publish` the
+`path` of a file; keys and ids are in hex. Every command uses the public API of the node. The socket itself is node/unix.py.
 """
 
 from __future__ import annotations
@@ -70,6 +69,7 @@ from meshbus.node.replicas.replicastatus import ReplicaStatus
 from meshbus.node.replicas.replicaverify import ReplicaRange
 from meshbus.node.replying import Replies
 from meshbus.node.unix import MAX_CONNECTIONS, MAX_LINE, LineServer, Stream
+from meshbus.wire.constants import MAX_LARGE_EVENT
 
 MAX_U32 = 0xFFFFFFFF
 """The largest generation of a token: the wire has 32 bits for it."""
@@ -130,6 +130,8 @@ class Publish(Request, frozen=True, tag="publish"):
     channel: str
     payload: str | None = None
     payload_base64: str | None = None
+    path: str | None = None
+    """A file on this machine whose bytes are the event, for one that is too large for a line."""
     reliable: bool | None = None
 
 
@@ -340,7 +342,8 @@ class Admin:
             case Publish():
                 # Not closed: the channel stays announced, so that prefix subscribers get the next event too.
                 publisher = node.publisher(request.channel, reliable=request.reliable)
-                return _accept(report_row(await publisher.publish(_payload(request))))
+                payload = _payload(request) if request.path is None else await asyncio.to_thread(_read_event, request)
+                return _accept(report_row(await publisher.publish(payload)))
             case PublishOnce():
                 rows = await asyncio.to_thread(_read_rows, request.path)
                 publisher = node.publisher(request.channel)
@@ -638,13 +641,24 @@ def _who(node: Node, node_id: int) -> dict[str, Any]:
 
 def _payload(request: Publish | Ask | Reply) -> bytes:
     if (request.payload is None) == (request.payload_base64 is None):
-        raise ConfigError("payload", "give exactly one of payload and payload_base64")
+        raise ConfigError("payload", "give exactly one of payload, payload_base64 and path")
     if request.payload is not None:
         return request.payload.encode()
     try:
         return base64.b64decode(request.payload_base64 or "", validate=True)
     except (binascii.Error, ValueError):
         raise ConfigError("payload_base64", "is not valid base64") from None
+
+
+def _read_event(request: Publish) -> bytes:
+    """Read the file of an event; at most one byte more than an event can have, so that it is refused for its size."""
+    if request.payload is not None or request.payload_base64 is not None:
+        raise ConfigError("payload", "give exactly one of payload, payload_base64 and path")
+    try:
+        with Path(request.path or "").open("rb") as file:
+            return file.read(MAX_LARGE_EVENT + 1)
+    except OSError as error:
+        raise ConfigError("path", f"{request.path} cannot be read: {error.strerror}") from None
 
 
 def _hex(text: str, size: int, what: str) -> bytes:

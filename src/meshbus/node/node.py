@@ -41,7 +41,6 @@ from meshbus.engine.base.notices import (
     SessionUp,
 )
 from meshbus.engine.base.packets import Output
-from meshbus.engine.base.tally import Tally
 from meshbus.engine.channels.publish import PublishConfig
 from meshbus.engine.channels.roster import RosterView
 from meshbus.engine.core import Engine
@@ -166,8 +165,6 @@ class Node:
         self._notices = NoticeLog()
         self._names: BoundedMap[int, str] = BoundedMap(MAX_NAMES, self._forget_name)
         self._received_events = self._received_bytes = 0
-        self.received = Tally()
-        """What was received, by channel; for the rooms above."""
         self._parts: _Parts | None = None
         self._closing = asyncio.Lock()
 
@@ -390,7 +387,7 @@ class Node:
     def channels(self) -> list[ChannelInfo]:
         """Return the channels that this node publishes, receives or heard of: subscribers, publishers and traffic."""
         topics = {subscription.topic for subscription in self._subscribers.subscriptions()} - {INBOX}
-        return channels_known(self.live.engine, Driver.now(), topics, self.received)
+        return channels_known(self.live.engine, Driver.now(), topics, self.live.received)
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
@@ -826,7 +823,7 @@ class Node:
         self._received_events += len(batch)
         self._received_bytes += batch.nbytes
         if batch.channel is not None:
-            self.received.add(batch.channel, len(batch), batch.nbytes)
+            parts.live.received.add(batch.channel, len(batch), batch.nbytes)
         if parts.live.timings is not None and batch.reading is None and (times := batch.event_times()) is not None:
             parts.live.timings.delivery.observe_all((batch.received_ns - times) / 1e9)
         if parts.logs is not None:

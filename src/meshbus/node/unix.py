@@ -20,6 +20,8 @@ from meshbus.policy.bound import Bound, By
 
 MAX_LINE = 128 * 1024
 """Bytes of a line: the largest event as JSON text with every byte escaped, and room for the rest."""
+MAX_ANSWER = 96 << 20
+"""Bytes of one line that a client reads: an event of the largest size, in base64."""
 MAX_CONNECTIONS = 64
 """Clients at a time: far more than the commands of one user, far fewer than the open files of a process."""
 
@@ -152,7 +154,7 @@ class LineClient:
     async def connect(cls, path: Path) -> Self:
         """Connect to a socket. Raises ConnectionError if no node serves it."""
         try:
-            return cls(*await asyncio.open_unix_connection(path, limit=MAX_LINE * 8))
+            return cls(*await asyncio.open_unix_connection(path, limit=MAX_ANSWER))
         except (OSError, ValueError) as error:
             why = "there is no such socket" if isinstance(error, FileNotFoundError) else "no node answers"
             if isinstance(error, PermissionError):

@@ -20,6 +20,7 @@ from meshbus.errors import ConfigError
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
+from meshbus.wire.constants import DEFAULT_LARGE_EVENT, MAX_EVENT, MAX_LARGE_EVENT
 from meshbus.wire.messages.token import Scope
 
 _MAX_U32 = 0xFFFFFFFF
@@ -36,6 +37,14 @@ class Visibility(StrEnum):
     """To the subnets in the export table of a gateway."""
     GLOBAL = "global"
     """To all subnets."""
+
+
+class LargeEvents(StrEnum):
+    """What a best-effort channel does with an event that does not fit a packet."""
+
+    RELIABLE = "reliable"
+    """Carry it as on a reliable channel; small events may overtake it."""
+    REFUSE = "refuse"
 
 
 class TokenCheck(Protocol):
@@ -61,9 +70,21 @@ class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Default of publishers that do not set their reliability."""
     max_rate_pps: int | None = None
     """Packets per second that one node may send on the channel."""
+    max_event_bytes: int = DEFAULT_LARGE_EVENT
+    """The largest event that a node publishes and takes on the channel; one that does not fit a packet is sent in parts."""
+    large: LargeEvents = LargeEvents.RELIABLE
+    """How large events are sent if the channel is not reliable."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "name", ChannelName(self.name))
+        try:
+            msgspec.structs.force_setattr(self, "large", LargeEvents(self.large))
+        except ValueError:
+            problem = f"unknown value {self.large!r}; choose from {', '.join(LargeEvents)}"
+            raise ConfigError("large", problem) from None
+        if not MAX_EVENT <= self.max_event_bytes <= MAX_LARGE_EVENT:
+            problem = f"must be in [{MAX_EVENT}, {MAX_LARGE_EVENT}] bytes, got {self.max_event_bytes}"
+            raise ConfigError("max_event_bytes", problem)
         try:
             msgspec.structs.force_setattr(self, "visibility", Visibility(self.visibility))
         except ValueError:

@@ -188,6 +188,18 @@ class Reason(Enum):
         "Packets that were waiting belong to an earlier stream with this id; the sender started again, which is normal after a restart.")
     WRONG_STREAM = 0, "drop", "wrong_stream", (
         "The packet's subprotocol is not that of its reliable stream; look at the sender.")
+    PART_MALFORMED = 0, "drop", "part_malformed", (
+        "A part of a large event cannot be read, or nothing large may come on its stream; look at the sender.")
+    PART_DISORDER = 0, "drop", "part_disorder", (
+        "A part does not continue the large event of its stream, so the event is dropped; its sender gave up, or overlaps its parts.")
+    PART_WAITS = 0, "drop", "part_waits", (
+        "The memory for unfinished large events is used up, so a new one has to wait, and is sent again; send fewer at a time.")
+    LARGE_UNFINISHED = 0, "drop", "large_unfinished", (
+        "A large event was dropped because the rest of it never came; look at its sender and at the path.")
+    LARGE_REFUSED = 0, "refuse", "large", (
+        "A large event is above max_event_bytes of its channel here; raise it, or publish smaller events.")
+    LARGE_MESSAGE_MALFORMED = 0, "drop", "large_malformed", (
+        "A message about a large event cannot be read; check the version of the peer.")
     TOO_MANY_STREAMS = 0, "drop", "too_many_streams", (
         "The peer opened more reliable streams than are kept, so the least recent one was dropped; reduce its channels.")
     BAD_BASE = 0, "drop", "bad_base", (

@@ -97,7 +97,7 @@ def _traffic(node: Node) -> Families:
             yield CounterMetricFamily(
                 f"meshbus_{way}_{unit}", f"{unit.capitalize()} that were {what}.", value=counters[way][unit]
             )
-    for way, tally in (("published", node.live.engine.publications.tally), ("received", node.received)):
+    for way, tally in (("published", node.live.engine.publications.tally), ("received", node.live.received)):
         events = CounterMetricFamily(f"meshbus_channel_{way}_events", f"Events {way}, by channel.", labels=("channel",))
         size = CounterMetricFamily(f"meshbus_channel_{way}_bytes", f"Bytes {way}, by channel.", labels=("channel",))
         for volume in _bounded(tally):

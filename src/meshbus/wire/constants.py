@@ -30,7 +30,13 @@ ROUTED_PAYLOAD = MAX_PAYLOAD - ROUTE_BYTES
 """Packets are filled up to this: with the routing header in front, a 0.23 relay drops anything above MAX_DATAGRAM."""
 FRAME_PREFIX_BYTES = 4
 MAX_EVENT = MAX_PAYLOAD - FRAME_PREFIX_BYTES
-"""8104: the largest event. 0.23 nodes send larger ones, which every receiver drops; here they are refused."""
+"""8104: the largest event in one packet. 0.23 nodes send larger ones, which every receiver drops; only meshbus nodes that
+agreed on 0x4D0A get larger ones, in parts."""
+MAX_LARGE_EVENT = 64 << 20
+"""The largest event at all. Our choice: it bounds what a receiver puts together, and fits 32-bit offsets many times."""
+DEFAULT_LARGE_EVENT = 16 << 20
+"""The largest event of a channel that is not configured. Our choice: a raw camera frame fits, and four at a time take no
+more memory than one of the largest size."""
 MAX_EVENTS = MAX_PAYLOAD // FRAME_PREFIX_BYTES
 """2027, the number of empty events that fill a packet; a header that claims more is invalid (transport.md §3)."""
 PACKET_COST = HEADER_BYTES + TAG_BYTES
@@ -98,3 +104,4 @@ class Subprotocol:
     GROUPS = 0x4D07
     PRESENCE = 0x4D08
     APPEND = 0x4D09
+    LARGE = 0x4D0A

@@ -44,10 +44,9 @@ def pack_record(record: Record) -> bytes:
     return _HEAD.pack(record.ts_ns, record.origin, len(headers)) + headers + record.payload
 
 
-def pack_records(payloads: Sequence[bytes], ts_ns: int, origin: int) -> list[bytes]:  # hot
-    """Write records without headers, published at one moment by one node."""
-    head = _HEAD.pack(ts_ns, origin, 0)
-    return [head + payload for payload in payloads]
+def pack_record_head(ts_ns: int, origin: int) -> bytes:
+    """Write what is before the payload of a record without headers."""
+    return _HEAD.pack(ts_ns, origin, 0)
 
 
 def unpack_record(event: Buffer) -> Record:
@@ -61,7 +60,7 @@ def unpack_record(event: Buffer) -> Record:
     return Record(bytes(view[end:]), ts_ns, origin, headers)
 
 
-def with_headers(records: Sequence[bytes]) -> list[bytes]:  # hot
+def with_headers(records: Sequence[bytes]) -> list[bytes]:
     """Return those of the records that have headers, without reading these."""
     return [record for record in records if record[RECORD_COST - 2 : RECORD_COST] != _NO_HEADERS]
 

@@ -39,4 +39,4 @@ def test_a_long_run_that_falls_behind_is_repeated_at_a_lower_rate() -> None:
 def test_a_chain_that_never_keeps_up_is_tried_down_to_a_low_rate() -> None:
     tried: list[tuple[float, float]] = []
     assert not search(probe_of(0, tried), first=1_000, short_s=15, long_s=60)[-1].kept_up
-    assert tried == [(1_000, 15), (500, 15), (250, 15), (125, 15)]
+    assert tried == [(1_000, 15), (250, 15), (125, 15)]

@@ -16,12 +16,15 @@ from meshbus.engine.base.notices import (
     StreamFailed,
 )
 from meshbus.engine.base.packets import Output
+from meshbus.engine.channels import history_server
 from meshbus.engine.channels.history_server import (
     MAX_PAGE_BYTES,
     MAX_READERS_PER_PEER,
     MIN_PAGE_BYTES,
+    READ_US,
     SWEEP_INTERVAL_S,
 )
+from meshbus.engine.session.work import BURST_S, EXCESS_SHARE, PACKET_US
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
@@ -109,6 +112,22 @@ def test_events_of_any_size_can_be_read(size: int) -> None:
     read(reader, publisher)
     until(net, archive, lambda: reader.received >= len(events))
     assert reader.payloads() == events
+
+
+def test_large_events_for_many_readers_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_server, "MAX_LARGE_PAGES_PER_PEER", 500_000)
+    net, publisher, reader, archive = scene()
+    event = bytes(300_000)
+    archive.append([event])
+    readings = [read(reader, publisher, follow=False) for _ in range(6)]
+    history, most = publisher.engine.history, 0
+    while len(reader.happened(HistoryEnded)) < len(readings):
+        passing(net, archive, 0.01)
+        most = max(most, history._large_pages.total())
+    assert most == len(event), "one at a time fits, so the others had to ask again"
+    assert publisher.engine.counters.get(*Reason.REFUSE_HISTORY_CLOSED.counter) > 0
+    assert reader.payloads() == [event] * 6
+    assert not history._large_pages
 
 
 def test_a_live_subscription_is_independent_of_a_reading() -> None:
@@ -327,6 +346,18 @@ def test_a_peer_that_never_acknowledges_gets_few_streams_and_one_packet_per_furt
             peer, encode_history(Read(req=1, channel=ChannelName(CHANNEL), since=0, max_bytes=1)), later, answer
         )
         assert [type(event) for event in answer.control] == [HistoryWanted]
+
+
+def test_reading_again_and_again_takes_no_more_than_the_share_of_a_peer() -> None:
+    net, publisher, reader, _ = scene(events=1)
+    engine, peer = publisher.engine, publisher.engine.peers.require(reader.node_id)
+    channel, now, out = ChannelName(CHANNEL), net.clock.now, Output()
+    for req in range(2000):
+        engine.history.receive(peer, encode_history(Read(req=req, channel=channel, since=0, max_bytes=1)), now, out)
+        engine.history.receive(peer, encode_history(Cancel(req=req)), now, out)
+    pages = sum(isinstance(event, HistoryWanted) for event in out.control)
+    assert 0 < pages <= BURST_S * EXCESS_SHARE * 1e6 / (READ_US - PACKET_US)
+    assert engine.counters.get("refuse", "history_busy") == 2000 - pages
 
 
 def test_too_many_readers_are_refused_as_busy() -> None:

@@ -93,7 +93,7 @@ def test_a_single_event_waits_like_any_other() -> None:
     assert publication.report() == PublishReport(1, 1)
     assert slow.payloads(CHANNEL) == [*BULK, b"last"]
     with hub.turn() as (engine, now, out), pytest.raises(LocalProtocolError, match="too large"):
-        engine.publications.publish_one(ChannelName(CHANNEL), bytes(8105), PublishConfig(), now, out)
+        engine.publications.publish_one(ChannelName(CHANNEL), bytes((16 << 20) + 1), PublishConfig(), now, out)
 
 
 @pytest.mark.parametrize("profile", [False, True])

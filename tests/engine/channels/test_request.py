@@ -29,7 +29,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.policy.reason import Reason
 from meshbus.policy.registry import NegotiatedSet
 from meshbus.testing.rig import replaced, rig
-from meshbus.wire.constants import MAX_EVENT, Subprotocol
+from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.membership import AckReason
 from meshbus.wire.messages.request import (
     MAX_REPLY_PAYLOAD,
@@ -44,6 +44,8 @@ from tests.engine.wires import FarEnd
 
 PLAN, OTHER, SECRET, UNHEARD_OF, HASTY = map(ChannelName, ("planner/plan", "other", "secret", "unheard-of", "hasty"))
 ALICE, BOB = 10, 20
+LIMIT = 20_000
+"""The largest request and reply of every channel here."""
 
 
 class Side:
@@ -53,7 +55,9 @@ class Side:
         self.node_id = node_id
         self.wire: deque[tuple[int, bytes]] = deque()
         self.blocked = False
-        by_hand = replaced(SERVICES, Subprotocol.REQUEST, lambda context: Requests(context, self.send, self.judge))
+        by_hand = replaced(
+            SERVICES, Subprotocol.REQUEST, lambda context: Requests(context, self.send, self.judge, lambda _: LIMIT)
+        )
         engine = rig(node_id=node_id, seed=node_id, table=by_hand)
         self.peers, self.counters = engine.peers, engine.counters
         self.requests = engine.requests
@@ -387,16 +391,39 @@ def test_a_full_stream_is_an_error_for_the_caller_or_counted() -> None:
     assert alice.counters.get("drop", "cancel_unsent") == 1
 
 
-def test_a_request_that_does_not_fit_is_refused() -> None:
+def test_a_request_that_is_too_large_is_refused() -> None:
     alice, bob = pair()
-    with pytest.raises(LocalProtocolError):
-        alice.ask(BOB, payload=bytes(MAX_EVENT))
+    with pytest.raises(LocalProtocolError, match=f"max_event_bytes is {LIMIT}"):
+        alice.ask(BOB, payload=bytes(LIMIT + 1))
     assert len(alice.requester) == 0
-    request = alice.ask(BOB)
+    request = alice.ask(BOB, payload=bytes(LIMIT))
     carry(alice, bob)
-    with pytest.raises(LocalProtocolError):
-        bob.responder.reply(ALICE, request, bytes(MAX_REPLY_PAYLOAD + 1), 0.1, bob.out)
-    assert bob.responder.reply(ALICE, request, bytes(MAX_REPLY_PAYLOAD), 0.1, bob.out)
+    with pytest.raises(LocalProtocolError, match="a reply of"):
+        bob.responder.reply(ALICE, request, bytes(LIMIT + 1), 0.1, bob.out)
+    assert bob.responder.reply(ALICE, request, bytes(LIMIT), 0.1, bob.out)
+
+
+def test_a_request_above_the_limit_of_the_responder_is_refused_with_a_sentence() -> None:
+    _alice, bob = pair()
+    bob.hear(ALICE, encode_request(Request(req=1, deadline_ms=5, channel=PLAN, payload=bytes(LIMIT + 1))))
+    assert bob.counters.get("refuse", "large") == 1
+    assert len(bob.responder) == 0
+    reply = decode_request(bob.wire[0][1])
+    assert isinstance(reply, Reply)
+    assert reply.status is ReplyStatus.FAILED
+    assert b"20001 bytes is too large" in reply.payload
+
+
+def test_open_requests_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_module, "MAX_SERVING_BYTES_PER_PEER", 3 * LIMIT)
+    _alice, bob = pair()
+    for number in range(5):
+        bob.hear(ALICE, encode_request(Request(req=number, deadline_ms=5000, channel=PLAN, payload=bytes(LIMIT))))
+    assert len(bob.responder) == 3
+    assert bob.counters.get("refuse", "request_busy") == 2
+    assert bob.responder.reply(ALICE, 0, b"", 0.1, bob.out)
+    bob.hear(ALICE, encode_request(Request(req=9, deadline_ms=5000, channel=PLAN, payload=bytes(LIMIT))))
+    assert len(bob.responder) == 3, "an answer makes room for another request"
 
 
 def test_hostile_bytes_are_counted() -> None:

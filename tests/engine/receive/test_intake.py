@@ -360,6 +360,8 @@ def _junk(kind: str, rig: IntakeRig, number: int) -> bytes:
             return pack_route(RouteHeader(src_id=9, dest_id=NODE)) + inner
         case "unknown sessions":
             return pack_header(Header(session_id=1000 + number, stream_id=7)) + bytes(16)
+        case "unknown sessions, four packets each":
+            return pack_header(Header(session_id=1000 + number // 4, stream_id=number)) + bytes(16)
         case "known sessions":
             return pack_header(Header(session_id=rig.far[5 + number % 2].session_id, stream_id=7)) + bytes(16)
         case _:
@@ -368,7 +370,14 @@ def _junk(kind: str, rig: IntakeRig, number: int) -> bytes:
 
 @pytest.mark.parametrize(
     "kind",
-    ["plain", "routed, alternating", "routed to us, unknown sessions", "unknown sessions", "known sessions"],
+    [
+        "plain",
+        "routed, alternating",
+        "routed to us, unknown sessions",
+        "unknown sessions",
+        "unknown sessions, four packets each",
+        "known sessions",
+    ],
 )
 def test_what_a_datagram_costs_does_not_depend_on_its_batch(kind: str) -> None:
     count, rig = 512, IntakeRig()

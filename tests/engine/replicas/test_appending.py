@@ -17,7 +17,7 @@ from meshbus.testing.fakenet import FakeNet, FakeNode
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.append import Append, Appended, AppendFlags, Outcome, encode_append
 from meshbus.wire.messages.redex import channel_id
-from tests.engine.fleet import pair
+from tests.engine.fleet import meet, pair
 
 CHANNEL, SECRET = ChannelName("alarms"), ChannelName("secret")
 ID = channel_id(CHANNEL)
@@ -86,6 +86,27 @@ def test_what_one_peer_leaves_incomplete_is_bounded(monkeypatch: pytest.MonkeyPa
     small = ask(publisher, leader, [bytes(5000)] * 2)
     net.run(for_s=1)
     assert [asked.request for asked in leader.happened(AppendAsked)] == [small]
+
+
+def test_what_all_peers_leave_incomplete_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appending, "MAX_INCOMPLETE_BYTES", 12_000)
+    net, publisher, leader = make()
+    others = [net.create(f"other {number}") for number in range(2)]
+    meet(leader, *others)
+    # Each begins an append and does not go on.
+    begun = Append(req=7, channel_id=ID, flags=AppendFlags.MORE, records=(bytes(5000),))
+    for node in (publisher, *others):
+        with node.turn() as (engine, _, out):
+            engine.peers.require(leader.node_id).send_message(Subprotocol.APPEND, encode_append(begun), out)
+        net.run(for_s=1)
+    service = leader.engine.appending
+    assert service._held_bytes == 2 * (5000 + appending.RECORD_COST)
+    assert leader.engine.counters.get(*Reason.REFUSE_REPLICA_APPEND.counter) == 1
+    for node in (publisher, *others):
+        with node.turn() as (engine, now, out):
+            engine.close(now, out)
+    net.run(for_s=60)
+    assert service._held_bytes == 0
 
 
 def test_an_append_of_empty_records_is_bounded_and_only_one_is_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from meshbus.engine.replicas.candidacy import FAR_BEHIND
 from meshbus.engine.replicas.records import Diverged, RoleChanged
 from meshbus.engine.replicas.roles import Signal
 from meshbus.policy.reason import Reason
-from meshbus.wire.messages.leadership import Config, Data, Fetch, Member, Promise, Propose, Stale
+from meshbus.wire.messages.leadership import Config, Data, Fetch, Member, Promise, Propose, Stale, Transfer
 from meshbus.wire.messages.redex import Role
 from tests.engine.replicas.single import ID, TRIO, Single, data, promise, propose
 
@@ -69,11 +70,11 @@ def test_a_promiser_serves_its_log_to_its_candidate_alone() -> None:
     one = Single(epochs=(1, 1))
     one.receive(2, propose(5))
     one.sync()
-    one.receive(2, Fetch(channel_id=ID, epoch=5, first=0, max_bytes=9))
+    one.receive(2, Fetch(channel_id=ID, epoch=5, first=0, max_bytes=99))
     assert [(found.epoch, found.payloads) for found in one.sent(Data)] == [(5, (b"1.0", b"1.1")), (5, ())]
-    one.receive(3, Fetch(channel_id=ID, epoch=5, first=0, max_bytes=9))
+    one.receive(3, Fetch(channel_id=ID, epoch=5, first=0, max_bytes=99))
     assert one.out.sends == []
-    one.receive(3, Fetch(channel_id=ID, epoch=4, first=0, max_bytes=9))
+    one.receive(3, Fetch(channel_id=ID, epoch=4, first=0, max_bytes=99))
     assert one.sent(Stale)[0].epoch == 5
 
 
@@ -98,6 +99,71 @@ def test_a_copy_from_a_log_that_became_shorter_ends() -> None:
         one.tick(one.now)
         assert one.now < began + 10
     assert signals(one) == [Signal.ELECTION_LOST]
+
+
+def asked_to_copy(tail: int) -> Single:
+    """A candidate whose proposal was promised by a member with a longer log."""
+    one = Single()
+    one.tick()
+    one.receive(2, promise(2, trial=True))
+    one.sync()
+    one.receive(2, promise(2, last_epoch=1, tail=tail))
+    return one
+
+
+def test_a_copy_is_as_fast_as_the_source_answers() -> None:
+    one = asked_to_copy(tail=4000)
+    began, copied = one.now, 0
+    [fetch] = one.sent(Fetch)
+    # 28 MB in messages of 7 kB. The source sends what was asked for, and the next question comes with its last message.
+    while one.core.role == Role.CANDIDATE and copied < 4000:
+        sent = 0
+        while copied < 4000 and sent < fetch.max_bytes:
+            prev = min(copied, 1)
+            one.receive(2, data(2, copied, prev, bytes(7000), entry=1, round_=0))
+            copied, sent = copied + 1, sent + 7004
+            one.now += 1e-4
+        if copied < 4000:
+            [fetch] = one.sent(Fetch)
+            assert fetch.first == copied
+    one.sync()
+    assert signals(one) == [Signal.ELECTION_WON]
+    assert one.now - began < 0.5, "half of a heartbeat period"
+
+
+def test_a_candidate_that_is_far_behind_asks_the_member_with_the_best_log_to_lead() -> None:
+    one = asked_to_copy(tail=FAR_BEHIND + 1)
+    assert [(send.to, type(send.message)) for send in one.out.sends] == [(2, Transfer)]
+    assert one.sent(Transfer)[0].epoch == 2
+    assert signals(one) == [Signal.ELECTION_LOST]
+    one.receive(2, propose(3))
+    one.sync()
+    assert [found.epoch for found in one.sent(Promise)] == [3], "it takes the other one for a candidate like any other"
+
+
+def test_a_candidate_copies_after_all_if_the_other_does_not_lead() -> None:
+    one = asked_to_copy(tail=FAR_BEHIND + 1)
+    one.tick()
+    [again, _] = one.sent(Propose)
+    one.receive(2, promise(again.epoch, trial=True))
+    one.sync()
+    one.receive(2, promise(again.epoch, last_epoch=1, tail=FAR_BEHIND + 1))
+    assert [type(send.message) for send in one.out.sends] == [Fetch]
+
+
+def test_a_member_leads_if_the_candidate_that_it_promised_asks_for_it() -> None:
+    one = Single(epochs=(1, 1))
+    one.receive(2, propose(5))
+    one.sync()
+    one.receive(3, Transfer(channel_id=ID, epoch=5))
+    assert one.out.sends == [], "only the one to which the epoch is promised"
+    one.receive(2, Transfer(channel_id=ID, epoch=5))
+    assert signals(one) == [Signal.MISSED_HEARTBEATS]
+    assert one.core.epoch == 6
+    one.sync()
+    assert {(found.epoch, found.trial) for found in one.sent(Propose)} == {(6, False)}
+    one.receive(2, Transfer(channel_id=ID, epoch=6))
+    assert one.core.seat.counters.get(*Reason.REPLICA_UNEXPECTED.counter) == 2
 
 
 def test_a_campaign_without_answers_repeats_itself_and_ends() -> None:

@@ -11,18 +11,27 @@ from meshbus.engine.replicas.following import Following
 from meshbus.engine.replicas.joining import Joined
 from meshbus.engine.replicas.journal import Journal, Recovered
 from meshbus.engine.replicas.records import Ballot, Out
-from meshbus.wire.messages.leadership import Data
+from meshbus.errors import MalformedPacket
+from meshbus.wire.messages.leadership import DATA_HEAD, Data, encode_leadership
 from tests.engine.replicas.memorydisk import Content, MemoryDisk
 from tests.engine.replicas.single import data
 
 LEADER = 2
 
 
+def raw(message: Data) -> memoryview:
+    return memoryview(encode_leadership(message))
+
+
+def begun(message: Data) -> Joined:
+    return Joined(LEADER, raw(message), message)
+
+
 def test_what_continues_is_joined_and_knows_what_the_last_message_knew() -> None:
-    joined = Joined(LEADER, data(3, 5, 2, b"a", b"b", round_=7, committed=4))
-    assert joined.join(LEADER, data(3, 7, 3, b"c", round_=8, committed=6))
-    assert joined.join(LEADER, data(3, 8, 3, b"d", round_=8, committed=5))
-    assert joined.data() == data(3, 5, 2, b"a", b"b", b"c", b"d", round_=8, committed=5)
+    joined = begun(data(3, 5, 2, b"a", b"b", round_=7, committed=4))
+    assert joined.join(LEADER, raw(data(3, 7, 3, b"c", round_=8, committed=5)))
+    assert joined.join(LEADER, raw(data(3, 8, 3, b"d", round_=8, committed=6)))
+    assert joined.data() == data(3, 5, 2, b"a", b"b", b"c", b"d", round_=8, committed=6)
 
 
 FIRST = data(3, 5, 3, b"a", b"b")
@@ -40,9 +49,22 @@ OTHERS: dict[str, tuple[int, Data]] = {
 
 @pytest.mark.parametrize("what", OTHERS)
 def test_anything_else_is_not_joined(what: str) -> None:
-    joined = Joined(LEADER, FIRST)
-    assert not joined.join(*OTHERS[what])
+    sender, other = OTHERS[what]
+    joined = begun(FIRST)
+    assert not joined.join(sender, raw(other))
     assert joined.data() is FIRST
+
+
+@pytest.mark.parametrize("cut", [1, 3, len(raw(FIRST)) - DATA_HEAD])
+def test_a_message_that_continues_these_and_is_cut_off_is_malformed(cut: int) -> None:
+    joined = begun(FIRST)
+    with pytest.raises(MalformedPacket):
+        joined.join(LEADER, raw(data(3, 7, 3, b"c", b"d"))[:-cut])
+    assert joined.data() is FIRST
+
+
+def test_a_message_that_is_shorter_than_a_head_is_not_joined() -> None:
+    assert not begun(FIRST).join(LEADER, raw(data(3, 7, 3, b"c"))[: DATA_HEAD - 1])
 
 
 @given(st.lists(st.integers(1, 3), max_size=6), st.integers(0, 6), st.lists(st.integers(1, 4), min_size=1, max_size=5))
@@ -54,8 +76,8 @@ def test_one_step_leaves_the_same_log(own: list[int], shared: int, sizes: list[i
         first = messages[-1].first_seq + len(messages[-1].payloads) if messages else tail
         payloads = [b"%d" % seq for seq in range(first, first + size)]
         messages.append(data(9, first, 9 if messages else prev, *payloads))
-    joined = Joined(LEADER, messages[0])
-    assert all(joined.join(LEADER, message) for message in messages[1:])
+    joined = begun(messages[0])
+    assert all(joined.join(LEADER, raw(message)) for message in messages[1:])
     assert play(epochs, messages) == play(epochs, [joined.data()])
 
 

@@ -48,3 +48,11 @@ def test_the_oldest_appends_go_and_the_newest_stays(monkeypatch: pytest.MonkeyPa
     kept.append(40, (bytes(100),))
     kept.append(41, (b"x",))
     assert [seq for seq in range(50) if seq in kept] == [40, 41]
+
+
+def test_what_a_log_lacks_is_counted_in_bytes_of_appends() -> None:
+    kept = Recent()
+    assert kept.nbytes_from(0) == 0
+    kept.append(5, (b"aa", b"bb"))
+    kept.append(7, (b"c",))
+    assert [kept.nbytes_from(seq) for seq in (4, 5, 6, 7, 8)] == [None, 5, 5, 1, 0]

@@ -5,12 +5,16 @@ A seed that fails is named by the test; `python -m tests.engine.replicas.story <
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
+from meshbus.engine.replicas import candidacy, pacing
 from meshbus.errors import MeshError
 from tests.engine.replicas.checker import Violation
 from tests.engine.replicas.mutants import PATCHES, broken
 from tests.engine.replicas.story import play
+from tests.engine.replicas.world import World
 from tests.seeds import for_each_seed
 
 PLAIN_TO_SEE = [
@@ -33,6 +37,21 @@ def test_nothing_acknowledged_is_lost(seed: int) -> None:
 @for_each_seed(range(20, 200))
 def test_nothing_acknowledged_is_lost_in_many_worlds(seed: int) -> None:
     play(seed)
+
+
+@for_each_seed(range(10))
+def test_nothing_acknowledged_is_lost_when_every_candidate_with_a_shorter_log_lets_another_lead(seed: int) -> None:
+    play_generous(seed)
+
+
+def test_candidates_let_others_lead_in_many_of_these_worlds() -> None:
+    assert sum("Transfer" in play_generous(seed).kinds for seed in range(200, 210)) > 2
+
+
+def play_generous(seed: int) -> World:
+    """Play a world in which one missing event makes a candidate ask another member to lead, and a few make appends wait."""
+    with mock.patch.object(candidacy, "FAR_BEHIND", 0), mock.patch.object(pacing, "PACE_BYTES", 20):
+        return play(seed)
 
 
 def test_the_same_seed_is_the_same_history() -> None:

@@ -9,6 +9,7 @@ import heapq
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import msgspec
 
@@ -30,7 +31,9 @@ from meshbus.engine.replicas.records import (
     Unresolved,
     Write,
 )
-from meshbus.wire.messages.leadership import LeadershipMessage, decode_leadership, encode_leadership
+from meshbus.wire.constants import FRAME_PREFIX_BYTES
+from meshbus.wire.datarun import encode_data_run
+from meshbus.wire.messages.leadership import Data, LeadershipMessage, decode_leadership, encode_leadership
 from meshbus.wire.messages.redex import Role
 from tests.engine.replicas.checker import Checker
 from tests.engine.replicas.memorydisk import MemoryDisk
@@ -215,8 +218,8 @@ class World:
             if any(map(_is_weighty, out.writes)) and self.rng.random() < self.fragile:
                 self._lose_power_later(host)
         for send in out.sends:
-            assert not isinstance(send.message, bytes)
-            self._send(host.node, send.to, encode_leadership(send.message))  # type: ignore[arg-type]
+            for raw in _packets_of(send.message):  # type: ignore[arg-type]
+                self._send(host.node, send.to, raw)
         for notice in out.notices:
             self._hear(host, core, notice)
         self._tick_later(host)
@@ -368,6 +371,14 @@ class World:
     def _is_member(self, core: Leadership) -> bool:
         leader = self.leader()
         return leader is not None and leader.config is not None and core.seat.member in leader.config.members
+
+
+def _packets_of(message: LeadershipMessage) -> Iterable[bytes]:
+    """Return the messages that travel, as the service writes them: each may be lost without the others."""
+    if not isinstance(message, Data) or not message.payloads:
+        return [encode_leadership(message)]
+    run = encode_data_run(message)
+    return [bytes(run.data[start + FRAME_PREFIX_BYTES : end]) for start, end in pairwise(run.bounds.tolist())]
 
 
 def _is_weighty(write: Write) -> bool:

@@ -94,6 +94,9 @@ def test_who_never_announced_is_nowhere() -> None:
     assert setup.judge(OPEN)[0] == DropReason.UNKNOWN_SUBNET, "no subnet of ours or of a peer"
     setup.announce(READER, "east", version=2)
     assert setup.judge(OPEN)[0] == 0
+    assert setup.judge(OPEN, origin=LATER.origin_hash)[0] == DropReason.UNKNOWN_SUBNET, (
+        "nor is GLOBAL the subnet of others"
+    )
 
 
 def test_without_rules_every_node_is_in_global() -> None:

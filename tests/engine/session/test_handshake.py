@@ -656,6 +656,22 @@ def test_a_recorded_message_1_makes_no_absent_node_alive_and_amplifies_little(ho
     assert again.counters.snapshot() == {"drop": {"handshake_unconfirmed": 1}}
 
 
+def test_a_recorded_direct_message_1_amplifies_little_and_is_answered_once() -> None:
+    client, hub = Side(1), Side(9, seed=4)
+    hub.handshakes.accept(client.node_id)
+    (first,) = client.connect(hub, 0.0, routed=False).trains
+    recorded, net = bytes(first.data), Net(hub)
+    for _ in range(20):
+        net.emit(hub.address, hub.receive(ELSEWHERE, recorded, net.now))
+        net.run(net.now + 3.0)
+    sent = [datagram for *_, dest, datagram in net.sent if dest == ELSEWHERE]
+    assert len(sent) > 1, "it is asked for its proof"
+    assert sum(map(len, sent)) <= AMPLIFICATION * len(recorded)
+    assert hub.counters.get("drop", "handshake_replay") == 19
+    assert hub.session_with(client) is None
+    assert hub.log == []
+
+
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_restarted_peer_is_back_within_seconds(moved: bool) -> None:
     net, client, hub = joined()
@@ -857,8 +873,8 @@ def test_a_host_has_a_limit_and_others_are_not_hurt() -> None:
     assert hub.counters.get("drop", "handshake_unverified") == burst + 1
 
 
-@pytest.mark.parametrize("failed", [False, True])
-def test_peers_that_were_there_come_back_through_a_flood(failed: bool) -> None:
+@pytest.mark.parametrize("after_s", [2.0, 60.0, 3600.0], ids=["alive", "failed", "forgotten"])
+def test_peers_that_were_there_come_back_through_a_flood(after_s: float) -> None:
     clients = [Side(number, address=("10.0.0.1", 9000 + number)) for number in range(1, 31)]
     hub = Side(99)
     net = Net(*clients, hub)
@@ -867,7 +883,10 @@ def test_peers_that_were_there_come_back_through_a_flood(failed: bool) -> None:
     net.run(1.0)
     for client in clients:
         net.emit(client.address, client.say(hub, b"here"))
-    net.run(60.0 if failed else 2.0)
+    for client in clients:
+        del net.stations[client.address]
+    net.run(after_s)
+    assert len(hub.peers) == (0 if after_s > 1000 else 30)
     now = net.now
     back = 0
     for number, client in enumerate(clients, 1):

@@ -9,9 +9,11 @@ import pytest
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.peer import MAX_STREAMS
 from meshbus.engine.session.stream import GRANT_DELAY_S
+from meshbus.engine.streams import traffic as traffic_module
 from meshbus.engine.streams.outbox import TURN_PACKETS, Leg
 from meshbus.engine.streams.traffic import MAX_MESSAGES
 from meshbus.errors import Backpressure
+from meshbus.policy.registry import NegotiatedSet
 from meshbus.wire.constants import PACKET_COST, STREAM_WINDOW, Flags, Subprotocol
 from meshbus.wire.messages.reliable import FIRST_SEQUENCE
 from meshbus.wire.messages.window import Grant, encode_grant
@@ -226,6 +228,20 @@ def test_too_many_waiting_messages_are_refused() -> None:
     with pytest.raises(Backpressure):
         traffic.send_reliable(SERVED, b"x" * 100, 0.0, out)
     assert traffic.outbox.waiting(SERVED) == MAX_MESSAGES
+
+
+def test_too_many_waiting_large_messages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic_module, "MAX_LARGE_BYTES", 300_000)
+    ends = Ends()
+    peer = ends.left.peer
+    peer.negotiated = NegotiatedSet(peer.negotiated.compatible | {Subprotocol.LARGE})
+    traffic, out = ends.left.traffic, Output()
+    for _ in range(4):  # as many bytes as may wait, and one more message
+        traffic.send_large(SERVED, bytes(100_000), 1000, 0.0, out)
+    with pytest.raises(Backpressure):
+        traffic.send_large(SERVED, bytes(100_000), 1000, 0.0, out)
+    traffic.close()
+    traffic.send_large(SERVED, bytes(100_000), 1000, 0.0, out)
 
 
 def test_messages_of_the_profile_wait_for_an_agreement() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.durability import Retention
+from meshbus.log.embedded import snapshot as snapshots
+from meshbus.log.event import LogEvent, events_of_rows
 from meshbus.log.reader import read_split
 from tests.log.making import numbered, open_log, payloads
 
@@ -32,6 +35,21 @@ def test_a_range_spans_segments_and_blocks(tmp_path: Path) -> None:
         assert payloads(snapshot.events(3, 17)) == numbered(3, 14)
         assert payloads(snapshot.events()) == numbered(0, 20)
         assert (snapshot.first, snapshot.end, snapshot.channel) == (0, 20, "sensors/lidar")
+
+
+def test_a_few_events_of_a_large_append_cost_a_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def count(rows: Any, start: int, stop: int) -> list[LogEvent]:
+        made.append(stop - start)
+        return events_of_rows(rows, start, stop)
+
+    monkeypatch.setattr(snapshots, "events_of_rows", count)
+    with open_log(tmp_path) as log:
+        log.append_batch(numbered(0, 4000))
+        assert [event.seq for event in islice(log.snapshot().events(3000), 7)] == list(range(3000, 3007))
+        assert sum(made) < 300
+        assert payloads(log.snapshot().events(10, 3990)) == numbered(10, 3980)
 
 
 def test_what_comes_later_is_not_in_it(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from meshbus.errors import LogError
+from meshbus.errors import LogError, LogFault
 from meshbus.log.files import Files
 from meshbus.log.packets import policies
 from meshbus.log.packets.policies import POLICIES, PolicyBook, load_policies
@@ -52,3 +54,28 @@ def test_the_error_names_a_file_that_is_not_a_policy(folder: Path) -> None:
     (folder / POLICIES / "0000000001.json").write_text("{}")
     with pytest.raises(LogError, match=r"0000000001\.json is not a policy"):
         load_policies(folder)
+
+
+def test_policies_that_the_disk_refuses_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "MAX_UNWRITTEN", 3)
+    book = PolicyBook(folder)
+    for which in range(10):
+        book.number_of(policy(which))
+    assert len(book._unwritten) == len(book._numbers) == 3
+    book.write(Files())
+    assert load_policies(folder) == {8: policy(7), 9: policy(8), 10: policy(9)}
+    assert book.number_of(policy(0)) == 11, "a number is never used again"
+
+
+def test_a_policy_that_cannot_be_read_is_an_error_of_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = PolicyBook(folder)
+    book.number_of(policy(1))
+    book.write(Files())
+
+    def refuse(_: Path) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(LogError, match="Input/output error") as caught:
+        PolicyBook(folder)
+    assert caught.value.fault is LogFault.FAILED

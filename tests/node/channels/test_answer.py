@@ -55,7 +55,7 @@ def gives_up() -> bytes:
 @pytest.mark.parametrize(
     ("reply", "problem"),
     [
-        (lambda: bytes(9000), "LocalProtocolError: a reply has at most .* got 9000"),
+        (lambda: bytes((16 << 20) + 1), "LocalProtocolError: a reply of 16777217 bytes is too large"),
         (lambda: None, "TypeError: the handler must return bytes, got NoneType"),
         (lambda: "text", "TypeError: the handler must return bytes, got str"),
         (breaks, "ValueError: no plan"),

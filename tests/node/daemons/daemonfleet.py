@@ -19,7 +19,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from meshbus.compute.records import decode_checkpoint_file
 from meshbus.compute.store import Status
 from meshbus.keyfile import load_or_create
 from meshbus.log.once import BATCH, PLACE
@@ -270,10 +269,8 @@ class DaemonFleet:
         for node in self.nodes:
             files = DaemonFiles(node.folder / "daemons", os.urandom)
             for origin in files.origins():
-                mark = files.marked(origin)
-                if mark is not None and mark.status is Status.ACTIVE:
-                    raw = (node.folder / "daemons" / f"{origin:016x}" / "checkpoint").read_bytes()
-                    _, stored = decode_checkpoint_file(raw)
+                stored = files.load(origin)
+                if stored is not None and stored.mark.status is Status.ACTIVE:
                     found.append(decode_checkpoint(decode_snapshot(stored.snapshot).state))
             assert not files.damaged
             assert not files.decisions()

@@ -87,7 +87,8 @@ def test_a_damaged_record_refuses_its_daemon_and_no_other(tmp_path: Path) -> Non
     store.close()
     path = tmp_path / f"{ONE:016x}" / "checkpoint"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    (tmp_path / "decisions" / f"{7:016x}").write_bytes(b"nonsense")
+    decided = tmp_path / "decisions" / f"{7:016x}"
+    decided.write_bytes(decided.read_bytes()[:-1] + b"?")
     again = opened(tmp_path)
     assert again.origins() == [TWO]
     assert again.decisions() == []
@@ -161,7 +162,7 @@ def steps(chance: random.Random) -> list[Callable[[Any], None]]:
 def test_after_a_crash_at_any_step_there_is_what_was_before_the_call_or_after_it(tmp_path: Path) -> None:
     for seed in range(4):
         story = steps(random.Random(seed))
-        for left in range(70):
+        for left in range(90):
             folder = tmp_path / f"{seed}-{left}"
             opened(folder).close()
             mortal = Mortal(left + 1)  # opening syncs the folder
@@ -196,12 +197,105 @@ def test_after_a_crash_at_any_step_there_is_what_was_before_the_call_or_after_it
                 break
 
 
+def test_a_large_state_of_which_little_changes_is_not_written_again(tmp_path: Path) -> None:
+    class Counting(Files):
+        written = 0
+        syncs = 0
+
+        def write(self, handle: int, parts: Sequence[Any], at: int) -> int:
+            self.written += sum(map(len, parts))
+            return super().write(handle, parts, at)
+
+        def fsync(self, handle: int) -> None:
+            self.syncs += 1
+            super().fsync(handle)
+
+        def fsync_folder(self, path: Path) -> None:
+            self.syncs += 1
+            super().fsync_folder(path)
+
+    files = Counting()
+    store = opened(tmp_path, files)
+    state = bytearray(random.Random(1).randbytes(4 << 20))
+    store.save(ONE, stored(Status.ACTIVE, bytes(state)))
+    store.mark(ONE, Mark(status=Status.ACTIVE))
+    files.written = files.syncs = 0
+    for number in range(50):
+        state[number * 80_000] ^= 1
+        store.save(ONE, stored(Status.ACTIVE, bytes(state), moves=number))
+        store.mark(ONE, Mark(status=Status.ACTIVE, moves=number + 1))
+    assert files.syncs == 100
+    assert files.written < 50 * 20_000
+    store.close()
+    again = opened(tmp_path)
+    assert again.load(ONE) == stored(Status.ACTIVE, bytes(state), moves=50)
+    again.close()
+
+
+def test_a_journal_does_not_grow_beyond_its_checkpoint(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for number in range(40):
+        store.save(ONE, stored(Status.ACTIVE, random.Random(number).randbytes(200_000)))
+        assert sum(path.stat().st_size for path in (tmp_path / f"{ONE:016x}").iterdir()) < 1_400_000
+    store.close()
+    again = opened(tmp_path)
+    found = again.load(ONE)
+    assert found is not None
+    assert found.snapshot == random.Random(39).randbytes(200_000)
+    again.close()
+
+
+def test_the_state_of_a_daemon_that_left_does_not_stay_in_memory(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.save(ONE, stored(Status.ACTIVE, bytes(2 << 20)))
+    store.mark(ONE, Mark(status=Status.MOVED, target=7))
+    assert not store._snapshots
+    store.save(ONE, stored(Status.STAGED, b"back"))
+    assert store.load(ONE) == stored(Status.STAGED, b"back")
+    store.close()
+
+
+def test_decisions_follow_each_other_and_survive_a_crash_at_any_step(tmp_path: Path) -> None:
+    decision = Decision(origin=ONE, source=1, target=2, attempt=3, outcome=Outcome.HAND_OVER)
+    story: list[Callable[[Any], None]] = [
+        lambda store: store.decide(decision),
+        lambda store: store.decide(msgspec.structs.replace(decision, outcome=Outcome.BEGIN)),
+        lambda store: store.settle(ONE),
+        lambda store: store.settle(ONE),
+        lambda store: store.decide(msgspec.structs.replace(decision, attempt=4)),
+    ]
+    for left in range(30):
+        folder = tmp_path / str(left)
+        opened(folder).close()
+        store, memory = opened(folder, Mortal(left + 1)), MemoryStore()
+        for step in story:
+            before = memory.decisions()
+            step(memory)
+            try:
+                step(store)
+            except Crash:
+                store.close()
+                survivor = opened(folder)
+                assert survivor.decisions() in (before, memory.decisions()), f"crash after {left} operations"
+                survivor.decide(msgspec.structs.replace(decision, attempt=9))
+                survivor.close()
+                last = opened(folder)
+                assert last.decisions() == [msgspec.structs.replace(decision, attempt=9)]
+                assert not last.damaged
+                last.close()
+                break
+        else:
+            store.close()
+            return
+    raise AssertionError("the story never came to its end")
+
+
 def test_an_append_after_a_group_that_was_cut_off_keeps_both_sides_whole(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.save(ONE, stored(Status.STAGED))
     store.append(ONE, [event(1)])
     store.close()
-    path = tmp_path / f"{ONE:016x}" / "events"
+    path = tmp_path / f"{ONE:016x}" / "journal"
     path.write_bytes(path.read_bytes() + b"\x40\0\0\0half a group")
     again = opened(tmp_path)
     again.append(ONE, [event(2)])

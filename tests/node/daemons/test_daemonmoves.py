@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -173,15 +175,19 @@ async def test_a_disk_that_refuses_makes_daemons_begin_again_from_their_records(
         await node.daemons.run(DAEMON, Counter, inputs=[INPUT], output=OUTPUT)
         await publish(node, 0, 20)
         await processed(node, 20)
-        original, failures = Files.write_aside, list[int]()
+        failures = list[int]()
 
-        def refuse(self: Files, path: Path, aside: Path, parts: list[bytes]) -> None:
-            if path.name == "checkpoint" and len(failures) < 3:
-                failures.append(1)
-                raise OSError(28, "No space left on device")
-            original(self, path, aside, parts)
+        def refusing(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+            def refuse(self: Files, path: Path, *arguments: Any) -> Any:
+                if path.name == name and len(failures) < 3:
+                    failures.append(1)
+                    raise OSError(28, "No space left on device")
+                return original(self, path, *arguments)
 
-        monkeypatch.setattr(Files, "write_aside", refuse)
+            return refuse
+
+        monkeypatch.setattr(Files, "write_aside", refusing(Files.write_aside, "checkpoint"))
+        monkeypatch.setattr(Files, "reopen", refusing(Files.reopen, "journal"))
         await publish(node, 20, 60)
         await until(lambda: len(failures) == 3)
         await until(lambda: host_of(node) is not None and info(node).state is DaemonState.RUNNING)

@@ -535,9 +535,11 @@ async def test_opaque_messages_and_events_without_a_channel_are_not_logged(tmp_p
     logs.close()
 
 
-def test_every_channel_log_has_a_bound_that_is_logged_at_start() -> None:
+def test_every_channel_log_has_a_bound_that_is_logged_at_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = NodeConfig(
-        log_dir=Path("logs"),
+        log_dir=tmp_path,
         channels=(
             ChannelEntry(name=ChannelName("a"), log=Logged.BOTH),
             ChannelEntry(prefix="sensors/", log=Logged.RECEIVED, log_retain_bytes=5 << 20),
@@ -545,10 +547,16 @@ def test_every_channel_log_has_a_bound_that_is_logged_at_start() -> None:
         ),
     )
     assert [entry.log_config().retention.max_bytes for entry in config.channels[:2]] == [1 << 30, 5 << 20]
-    assert log_bounds(config) == [
+    said = [
         "a: two logs of at most 1024 MiB (log_retain_bytes)",
         "each channel that starts with 'sensors/': one log of at most 5 MiB (log_retain_bytes)",
     ]
+    assert log_bounds(config) == said
+    with caplog.at_level("INFO", "meshbus.node"):
+        kept = Logs(config, Identity.generate(bytes), Counters())
+        kept.open_configured()
+        kept.close()
+    assert caplog.messages == said
 
 
 def received_batch(channel: str, payload: bytes = b"x") -> EventBatch:
@@ -618,6 +626,43 @@ def test_logs_recover_when_files_can_be_opened_again(tmp_path: Path, monkeypatch
     for channel, expected in {"first": [b"x", b"kept too"], "second": [b"kept"]}.items():
         events = LogReader(tmp_path / "received", channel).snapshot().events()
         assert [event.payload for event in events] == expected
+
+
+def test_a_log_that_cannot_be_opened_for_want_of_handles_takes_those_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, counters = prefix_logs(tmp_path)
+    real = Files.lock
+
+    def scarce(files: Files, path: Path) -> int:
+        if open_links(tmp_path):
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        return real(files, path)
+
+    monkeypatch.setattr(Files, "lock", scarce)
+    for turn in range(2):
+        for channel in ("first", "second"):
+            kept.take(received_batch(channel, b"%d" % turn))
+    assert counters.snapshot() == {"forget": {"open_logs": 3}}
+    kept.close()
+    for channel in ("first", "second"):
+        events = LogReader(tmp_path / "received", channel).snapshot().events()
+        assert [event.payload for event in events] == [b"0", b"1"]
+
+
+def test_channels_are_known_within_bounds_and_logs_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_RECEIVED", 5)
+    monkeypatch.setattr(logs, "most_open_logs", lambda: 2)
+    kept, counters = prefix_logs(tmp_path)
+    for turn in range(2):
+        for number in range(20):
+            kept.take(received_batch(f"many/{number}", b"%d" % turn))
+            assert len(kept._received) <= 5
+    kept.close()
+    for number in range(20):
+        events = LogReader(tmp_path / "received", f"many/{number}").snapshot().events()
+        assert [event.payload for event in events] == [b"0", b"1"]
+    assert counters.snapshot().get("fail") is None
 
 
 def test_the_bound_of_open_logs_follows_the_limit_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from meshbus.engine.replicas.records import Refusal
 from meshbus.errors import LocalProtocolError, ReplicationError
+from meshbus.node.replicas import replicastaff
+from meshbus.node.replicas.replicamember import ReplicaMember
 from tests.node.replicas.replicatrio import CHANNEL, replica_trio, until
 from tests.patience import PATIENCE_S
 
@@ -39,6 +43,16 @@ async def test_members_leave_return_and_hand_over(tmp_path: Path) -> None:
         await node.publisher(CHANNEL).publish(b"b")
         await until(lambda: trio.payloads(gone) == [b"a", b"b"])
         await trio.settled()
+
+
+async def test_a_node_that_the_leader_took_back_by_itself_meanwhile_is_added() -> None:
+    member = mock.create_autospec(ReplicaMember, instance=True, channel="alarms", dismissed={9})
+    member.nodes.return_value = (1, 2)
+    member.change.side_effect = [Refusal.NO_CHANGE, Refusal.CHANGING, Refusal.NO_CHANGE]
+    member.has_settled.side_effect = [False, False, True]  # its own change is not stored by a majority at first
+    await replicastaff.add(member, 9, PATIENCE_S)
+    assert member.has_settled.call_args == mock.call(9, is_member=True)
+    assert member.dismissed == set()
 
 
 async def test_the_last_member_stays_and_a_member_that_is_down_cannot_lead(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import shutil
+from hashlib import sha256
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,29 @@ def test_spark_reads_every_cell_as_the_log_has_it(spark: SparkSession, world: Wo
         row["headers"] = None if row["headers"] is None else list(row["headers"])
     order = itemgetter("channel", "seq")
     assert sorted(read, key=order) == sorted(rows_of_logs(root), key=order)
+
+
+def test_a_large_event_is_one_row(spark: SparkSession, tmp_path: Path) -> None:
+    frames = [np.random.default_rng(size).bytes(size) for size in (17 << 20, 5, 200_000, 2 << 20)]
+    with Redex(tmp_path, background=False) as redex:
+        log = redex.open(SECOND)
+        log.append_batch(frames[:2])
+        log.seal()
+        log.append_batch(frames[2:])
+    read = spark.read.format("meshbus").load(str(tmp_path))
+    rows = read.select("seq", F.length("payload").alias("size"), F.sha2("payload", 256).alias("hash")).collect()
+    expected = {(seq, len(frame), sha256(frame).hexdigest()) for seq, frame in enumerate(frames)}
+    assert {(row["seq"], row["size"], row["hash"]) for row in rows} == expected
+    # A step that may take fewer bytes than an event has still takes one.
+    reader = StreamReader(options(tmp_path, startingOffsets="earliest"))
+    start, seen = reader.initialOffset(), list[int]()
+    while True:
+        end = reader.latestOffset(start, ReadMaxBytes(1 << 20))
+        if end == start:
+            break
+        seen += [seq for _, seq in rows_read(reader, reader.partitions(start, end))]
+        start = end
+    assert seen == [0, 1, 2, 3]
 
 
 def test_spark_alone_reads_sealed_packets(spark: SparkSession, tmp_path: Path) -> None:

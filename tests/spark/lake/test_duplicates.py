@@ -145,19 +145,3 @@ def test_only_marked_numbers_are_positions() -> None:
         event(4, origin=5, pub_seq=9),
     ]
     assert known.fresh("a", received(first=1), table_of(rows)).tolist() == [True, False, True, True, True]
-
-
-def test_what_a_subscriber_got_is_compared_with_the_positions_of_the_replicated_log() -> None:
-    rows = [event(0, origin=5, pub_seq=4), event(1, origin=-6, pub_seq=4), event(2, origin=-6, pub_seq=6)]
-    known = KnownEvents()
-    known.places.begin([])
-    fresh = known.fresh("a", received(), table_of(rows))
-    runs = runs_of("a", received(), table_of(rows), {}, fresh).to_pylist()
-    seen = [(run["kind"], run["log_id"], run["origin"], run["first"], run["last"], run["events"]) for run in runs]
-    assert seen == [
-        ("log", LOGS[1], None, 0, 2, 3),
-        ("publisher", LOGS[1], None, 4, 4, 2),
-        ("publisher", LOGS[1], None, 6, 6, 1),
-        ("log", REPLICATED, None, 4, 4, 1),
-        ("log", REPLICATED, None, 6, 6, 1),
-    ]

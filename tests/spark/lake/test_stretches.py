@@ -3,11 +3,13 @@
 from itertools import pairwise, product
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from meshbus.log.positions import Mark
 from meshbus.log.schema import EVENTS, arrow_schema
 from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.duplicates import KnownEvents
@@ -108,3 +110,20 @@ def test_merged_ranges_hold_the_same_numbers_and_never_touch(given: list[tuple[d
             assert (one["first"], one["last"]) == (inside[0]["first"], max(row["last"] for row in inside))
             assert one["events"] == sum(row["events"] for row in inside)
             assert one["reordered"] == len(inside)
+
+
+def test_positions_in_a_replicated_log_are_a_range_of_it_and_of_what_arrived() -> None:
+    log = Numbering(b"L" * 16, marks=(Mark((b"R" * 16).hex(), f"{5:016x}"),))
+    rows = [
+        {**dict.fromkeys(COLUMNS), "seq": seq, "origin": 5, "pub_seq": number} for seq, number in enumerate((4, 5, 4))
+    ]
+    for new, counted in ((None, 3), (np.array([True, True, False]), 2)):
+        runs = runs_of("a", log, table_of(rows), {}, new).to_pylist()
+        found = [
+            (run["kind"], run["log_id"][:1], run["origin"], run["first"], run["last"], run["events"]) for run in runs
+        ]
+        assert found == [
+            ("log", b"L", None, 0, 2, 3),
+            ("publisher", b"L", None, 4, 5, 3),
+            ("log", b"R", None, 4, 5, counted),
+        ]

@@ -15,6 +15,7 @@ from meshbus.wire.messages.checkpoint import (
     encode_checkpoint,
     is_checkpoint,
     is_shadow,
+    own_state_at,
     term_in,
 )
 from tests.fuzz import assert_survives
@@ -63,6 +64,7 @@ def test_checkpoints_round_trip(checkpoint: Checkpoint) -> None:
     raw = encode_checkpoint(checkpoint)
     assert decode_checkpoint(raw) == checkpoint
     assert is_checkpoint(raw)
+    assert raw[own_state_at(raw) :] == checkpoint.state
 
 
 def test_a_bare_state_is_not_a_checkpoint() -> None:
@@ -106,7 +108,8 @@ def test_what_cannot_be_written_is_refused() -> None:
 
 
 def test_damaged_checkpoints_never_escape_as_another_error() -> None:
-    assert_survives(decode_checkpoint, [encode_checkpoint(SAMPLE)], randoms=5_000)
+    for read in (decode_checkpoint, own_state_at):
+        assert_survives(read, [encode_checkpoint(SAMPLE)], randoms=5_000)
 
 
 def test_whether_it_ran_on_is_read_from_the_first_bytes() -> None:

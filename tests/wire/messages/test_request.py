@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
 from meshbus.names.channel import ChannelName
 from meshbus.wire.constants import MAX_EVENT
+from meshbus.wire.messages.large import MAX_MESSAGE
 from meshbus.wire.messages.request import (
     MAX_REPLY_PAYLOAD,
     Cancel,
@@ -87,9 +88,9 @@ def test_each_kind_of_damage_has_its_fault(event: bytes, fault: Fault) -> None:
         Request(req=1, deadline_ms=1 << 32, channel=PLAN),
         Request(req=1, deadline_ms=-1, channel=PLAN),
         Request(req=1, deadline_ms=0, channel="Not//legal"),  # type: ignore[arg-type]
-        Request(req=1, deadline_ms=0, channel=PLAN, payload=bytes(MAX_EVENT)),
+        Request(req=1, deadline_ms=0, channel=PLAN, payload=bytes(MAX_MESSAGE)),
         Reply(req=-1),
-        Reply(req=1, payload=bytes(MAX_REPLY_PAYLOAD + 1)),
+        Reply(req=1, payload=bytes(MAX_MESSAGE)),
         Cancel(req=1 << 64),
     ],
 )

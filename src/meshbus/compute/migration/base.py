@@ -13,7 +13,9 @@ from meshbus.compute.store import DaemonStore
 from meshbus.engine.base.counters import Counters
 from meshbus.errors import MigrationError, MigrationFault
 from meshbus.names.identity import Entropy
-from meshbus.wire.messages.migration import FailureCode, MigrationFailed, MigrationMessage
+from meshbus.policy.bound import Bound, By
+from meshbus.policy.reason import Reason
+from meshbus.wire.messages.migration import MAX_BUFFERED, FailureCode, MigrationFailed, MigrationMessage
 
 Outbound: TypeAlias = tuple[int, MigrationMessage]
 """A message and the node that it is for."""
@@ -40,6 +42,32 @@ def advance(origin: int, phase: Phase, to: Phase) -> Phase:
     return to
 
 
+MAX_MOVES = 64
+MAX_MOVE_BYTES = 64 * _MIB
+
+BOUNDS = (
+    Bound(
+        name="moves",
+        what="daemons on their way: to here, from here, and between others",
+        by=By.PEER,
+        per_node=3 * MAX_MOVES,
+        per={"role of this node": MAX_MOVES},
+        full="the move is refused",
+        counter=Reason.REFUSE_MIGRATION_FULL,
+    ),
+    Bound(
+        name="move_events",
+        what="events that wait for a daemon on its way",
+        by=By.PEER,
+        per_node=None,
+        per={"move": MAX_MOVE_BYTES, "move, in events": MAX_BUFFERED},
+        unit="bytes",
+        full="on the source the move is taken back, and on the target the events are dropped and sent again",
+        counter=Reason.REFUSE_MIGRATION_FULL,
+    ),
+)
+
+
 class MigrationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Limits and times of moves."""
 
@@ -55,8 +83,8 @@ class MigrationSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_snapshot_bytes: int = 256 * _MIB
     max_plain_snapshot_bytes: int = 64 * _MIB
     """What a 0.23 target buffers (compute.md §4)."""
-    max_buffered_bytes: int = 64 * _MIB
-    max_moves: int = 64
+    max_buffered_bytes: int = MAX_MOVE_BYTES
+    max_moves: int = MAX_MOVES
     """Daemons that can be on their way at the same time, in each role."""
     event_window: int = 512
     """Events that are under way to the target at the same time."""

@@ -21,6 +21,7 @@ described in docs/wire/profile.md.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -65,6 +66,9 @@ MAX_PAGE_BYTES = 128 * 1024
 MIN_PAGE_BYTES = 16 * 1024
 """Payload bytes of a page that is not the last, whatever the reader wants: a page may cost the decoding of a block of the
 log, which must not be spent on a single event. Our choice: two of the largest packets."""
+MAX_LARGE_PAGES, MAX_LARGE_PAGES_PER_PEER = 256 << 20, 64 << 20
+"""Bytes of pages above MAX_PAGE_BYTES, each of one large event, that are being sent. Our choice: four events of the largest
+size, and one for each peer."""
 READ_US = 800.0
 """What a READ costs besides its message, in microseconds: a page is read from disk in a thread, and sent."""
 SWEEP_INTERVAL_S = 30.0
@@ -98,6 +102,16 @@ BOUNDS = (
         full="the new one is refused as busy",
         cost="the streams of the peer",
         counter=Reason.REFUSE_HISTORY_BUSY,
+    ),
+    Bound(
+        name="large_pages",
+        what="bytes of large events that are sent to readers of logs",
+        by=By.PEER,
+        per_node=MAX_LARGE_PAGES,
+        per={"peer": MAX_LARGE_PAGES_PER_PEER},
+        unit="bytes",
+        full="the reader is told to ask again later",
+        counter=Reason.REFUSE_HISTORY_CLOSED,
     ),
 )
 
@@ -168,6 +182,8 @@ class History(Service):
         self._moved: dict[_Reader, None] = {}
         """Readers whose page was sent, so that the next one can be read."""
         self._sweep_at: float | None = None
+        self._large_pages: Counter[int] = Counter()
+        """Bytes of the large pages that are being sent, by peer."""
 
     def __len__(self) -> int:
         return sum(map(len, self._readers.values()))
@@ -204,6 +220,9 @@ class History(Service):
         gone = page.first_available > reader.next_seq
         if gone and not (reader.opened or ReadFlags.FROM_FIRST in reader.read.flags):
             self._end(reader, ErrorCode.RANGE_GONE, now, out, first_available=page.first_available)
+            return
+        if not self._may_send(node_id, len(page.data)):
+            self._end(reader, ErrorCode.CLOSED, now, out)
             return
         # A reader that does not follow ends where the log ended at its first page, even if the log grows meanwhile.
         if reader.follows or not reader.opened:
@@ -359,7 +378,15 @@ class History(Service):
         )
         if caught_up and not reader.follows:
             self._forget(reader)
-        self._send(peer, reader, [encode_history(chunk) for chunk in chunks], now, out)
+        size = len(page.data) if len(page.data) > MAX_PAGE_BYTES else 0
+        self._send(peer, reader, [encode_history(chunk) for chunk in chunks], now, out, large_bytes=size)
+
+    def _may_send(self, node_id: int, size: int) -> bool:
+        """Return whether there is memory for a page; one that is larger than all of it is sent when nothing else is."""
+        if size <= MAX_PAGE_BYTES:
+            return True
+        limits = (self._large_pages.total(), MAX_LARGE_PAGES), (self._large_pages[node_id], MAX_LARGE_PAGES_PER_PEER)
+        return all(not held or held + size <= most for held, most in limits)
 
     def _end(self, reader: _Reader, code: ErrorCode, now: float, out: Output, *, first_available: int = 0) -> None:
         """End a reader and send it the error code, if its peer exists; the rest of its current page is not sent."""
@@ -408,10 +435,16 @@ class History(Service):
         if not of_channel:
             del self._by_channel[reader.read.channel]
 
-    def _send(self, peer: Peer, reader: _Reader, messages: list[bytes], now: float, out: Output) -> None:
+    def _send(
+        self, peer: Peer, reader: _Reader, messages: list[bytes], now: float, out: Output, *, large_bytes: int = 0
+    ) -> None:
         reader.sending = True
+        self._large_pages[peer.node_id] += large_bytes
 
         def done(_leg: Leg, _sent: bool) -> None:
+            self._large_pages[peer.node_id] -= large_bytes
+            if not self._large_pages[peer.node_id]:
+                del self._large_pages[peer.node_id]
             reader.sending = False
             self._moved[reader] = None
 

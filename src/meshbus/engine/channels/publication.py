@@ -3,11 +3,15 @@
 The plan comes from engine/channels/publish.py. `Publications` starts as many legs at once as the publisher allows; each
 goes out through engine/streams/traffic.py of its peer. A leg without credit waits in that peer's outbox
 (engine/streams/outbox.py). When it ends, the publish starts its next legs in the same call into the engine (`finish`).
+
+Events that do not fit a packet are not packed, but cut into parts while they are sent (engine/streams/largeload.py). A
+publish with such an event is reliable as a whole, so that its events arrive in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,15 +23,17 @@ from meshbus.engine.channels.publish import WAIT_S, Fanout, LegError, Planner, P
 from meshbus.engine.session.link import equalize
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
-from meshbus.engine.streams.outbox import Leg, Load
+from meshbus.engine.streams.largeload import LargeLoad
+from meshbus.engine.streams.outbox import Cargo, Leg, Load, side_lane
 from meshbus.engine.streams.streams import Streams
 from meshbus.errors import Backpressure, LocalProtocolError, MeshError, PeerError, PeerFault, Timeout
 from meshbus.names.channel import ChannelName
 from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.reason import Reason
-from meshbus.wire.constants import FRAME_PREFIX_BYTES, PACKET_COST, ROUTED_PAYLOAD, Subprotocol
-from meshbus.wire.frames import Packed, check_event_size, columns_of, encode_frames
+from meshbus.wire.constants import FRAME_PREFIX_BYTES, MAX_EVENT, PACKET_COST, ROUTED_PAYLOAD, Subprotocol
+from meshbus.wire.frames import Packed, columns_of, encode_frames
 from meshbus.wire.header import Header
+from meshbus.wire.messages.large import parts_of
 from meshbus.wire.messages.reliable import CLOCK_NUMBERS
 from meshbus.wire.stamp import stamp_of
 
@@ -66,18 +72,35 @@ BOUNDS = (
 )
 
 
+class Prepared(NamedTuple):
+    """A publish that passed all checks; nothing of it is sent yet."""
+
+    plan: PublishPlan
+    config: PublishConfig
+    pieces: Sequence[Packed | NDArray[np.uint8]]
+    """The packed payloads of small events, and large events as they are, in order."""
+    events: int
+    nbytes: int
+    """Bytes of the events, without framing."""
+    aside: bool = False
+    """Whether other events of the channel may overtake it: it is reliable because it is large, and they are not."""
+
+
 class Publication:
     """One publish; done at once if no leg has to wait for credit."""
 
-    __slots__ = ("_waiting", "config", "done", "events", "fanout", "load", "nbytes", "plan", "running")
+    __slots__ = ("_waiting", "config", "done", "events", "fanout", "lane", "loads", "nbytes", "plan", "running")
 
-    def __init__(self, plan: PublishPlan, config: PublishConfig, load: Load, events: int, nbytes: int) -> None:
-        self.events = events
-        self.nbytes = nbytes
+    def __init__(self, prepared: Prepared, loads: Sequence[Cargo]) -> None:
+        self.plan = plan = prepared.plan
+        self.config = config = prepared.config
+        self.events = prepared.events
+        self.nbytes = prepared.nbytes
         """Bytes of the events, without framing."""
-        self.plan = plan
-        self.config = config
-        self.load = load
+        self.loads = loads
+        """What every subscriber gets, in order."""
+        self.lane = side_lane(plan.stream_id) if prepared.aside else 0
+        """The lane of its legs in the outbox; 0 for that of the channel's stream."""
         self.fanout = Fanout(plan, config)
         self.done = False
         self.running = False
@@ -155,17 +178,6 @@ class Confirmation:
         return PublishReport(self._attempted, self._attempted - len(errors), errors, acknowledged=acknowledged)
 
 
-class Prepared(NamedTuple):
-    """A publish that passed all checks; nothing of it is sent yet."""
-
-    plan: PublishPlan
-    config: PublishConfig
-    packed: Packed
-    events: int
-    nbytes: int
-    """Bytes of the events, without framing."""
-
-
 class Publications(Service):
     """All publishes of one node."""
 
@@ -178,6 +190,7 @@ class Publications(Service):
         self._origin_hash = context.identity.origin_hash
         self._subnet_id = context.settings.subnet
         self._max_payload = context.settings.max_payload
+        self._body_bytes = streams.body_bytes
         self.sent_events = 0
         """Events sent so far, once for each receiver; those of a leg that failed are left out."""
         self.sent_bytes = 0
@@ -218,10 +231,31 @@ class Publications(Service):
 
         The caller can then append to its log between `prepare` and `send`.
         """
-        packed = equalize(encode_frames(offsets, data, max_payload=self._max_payload))
-        plan = self._planner.plan(channel, config, now, packets=max(len(packed), 1))
+        longest = int(np.diff(offsets).max(initial=0)) if len(offsets) > 1 else 0
         events = max(len(offsets) - 1, 0)
-        return Prepared(plan, config, packed, events, int(offsets[-1] - offsets[0]) if events else 0)
+        nbytes = int(offsets[-1] - offsets[0]) if events else 0
+        if longest <= MAX_EVENT:
+            packed = equalize(encode_frames(offsets, data, max_payload=self._max_payload))
+            plan = self._planner.plan(channel, config, now, packets=max(len(packed), 1))
+            return Prepared(plan, config, (packed,), events, nbytes)
+        sure = self._planner.carry_large(channel, config, longest)
+        pieces = tuple(self._pieces(np.asarray(offsets, np.int64), data))
+        packets = sum(
+            len(piece) if isinstance(piece, Packed) else parts_of(len(piece), self._body_bytes) for piece in pieces
+        )
+        plan = self._planner.plan(channel, sure, now, packets=packets)
+        return Prepared(plan, config, pieces, events, nbytes, aside=sure is not config)
+
+    def _pieces(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> Iterator[Packed | NDArray[np.uint8]]:
+        """Yield large events as they are, and what is between them packed."""
+        if not 0 <= offsets.item(0) <= offsets.item(-1) <= len(data) or (np.diff(offsets) < 0).any():
+            raise LocalProtocolError("event offsets must ascend, and lie within the data")
+        large = np.flatnonzero(np.diff(offsets) > MAX_EVENT).tolist()
+        for before, place in pairwise((-1, *large, len(offsets) - 1)):
+            if place > before + 1:
+                yield equalize(encode_frames(offsets[before + 1 : place + 1], data, max_payload=self._max_payload))
+            if place < len(offsets) - 1:
+                yield data[offsets.item(place) : offsets.item(place + 1)]
 
     def send(self, prepared: Prepared, number: int, now: float, out: Output) -> Publication:
         """Send a prepared publish. `number` is the publish number of its first event: its sequence in the log."""
@@ -232,7 +266,8 @@ class Publications(Service):
     ) -> PublishReport | Publication:
         """Send one event, and return the report at once if no leg has to wait for credit."""
         size = len(event)
-        check_event_size(size)
+        if size > MAX_EVENT:
+            return self.publish(channel, *columns_of([event]), config, now, out)
         plan = self._planner.plan(channel, config, now)
         number = self._number(channel, 1, now)
         self.tally.add(channel, 1, size)
@@ -270,7 +305,7 @@ class Publications(Service):
         is sent.
         """
         packed = encode_frames(*columns_of(events), max_payload=min(self._max_payload, ROUTED_PAYLOAD))
-        longest = _longest(packed) if peer.link.route else 0
+        longest = int(np.diff(packed.bounds).max(initial=0)) if peer.link.route else 0
         if longest > ROUTED_PAYLOAD:
             raise _too_long_for_relays(longest)
         traffic = self._streams.traffic_of(peer)
@@ -282,7 +317,9 @@ class Publications(Service):
         traffic.send(Leg(Load(Header(), stamped), now + WAIT_S, self._pushed), now, out)
 
     def _pushed(self, leg: Leg, arrived: bool) -> None:
-        packed = leg.load.packed
+        load = leg.load
+        assert isinstance(load, Load)
+        packed = load.packed
         if arrived:
             events = int(packed.counts.sum())
             self.sent_events += events
@@ -306,7 +343,7 @@ class Publications(Service):
         self, plan: PublishPlan, config: PublishConfig, event: bytes, number: int, now: float, out: Output
     ) -> Publication:
         """Send one event that may have to wait, or that may be refused for a subscriber."""
-        prepared = Prepared(plan, config, encode_frames(*columns_of([event])), 1, len(event))
+        prepared = Prepared(plan, config, (encode_frames(*columns_of([event])),), 1, len(event))
         return self._begin(prepared, number, now, out)
 
     def _is_relayed(self, plan: PublishPlan) -> bool:
@@ -318,9 +355,16 @@ class Publications(Service):
         return self._begin(prepared, number, now, out)
 
     def _begin(self, prepared: Prepared, number: int, now: float, out: Output) -> Publication:
-        plan, config, packed, events, nbytes = prepared
-        stamped = Packed(packed.data, packed.bounds, packed.counts, stamp_of(self._wall(now)))
-        publication = Publication(plan, config, Load(self._pattern(plan), stamped, number), events, nbytes)
+        header, stamp, loads = self._pattern(prepared.plan), stamp_of(self._wall(now)), list[Cargo]()
+        for piece in prepared.pieces:
+            if isinstance(piece, Packed):
+                loads.append(Load(header, Packed(piece.data, piece.bounds, piece.counts, stamp), number))
+                # The usual publish has one piece, and needs no number after it.
+                number += int(piece.counts.sum()) if len(prepared.pieces) > 1 else 0
+            else:
+                loads.append(LargeLoad(header, piece, self._body_bytes, number, stamp))
+                number += 1
+        publication = Publication(prepared, loads)
         self._run(publication, now, out)
         return publication
 
@@ -359,7 +403,7 @@ class Publications(Service):
             self._end(publication, node_id, PeerError(PeerFault.UNKNOWN, node_id))
             return
 
-        longest = _longest(publication.load.packed) if peer.link.route else 0
+        longest = max(map(_longest, publication.loads)) if peer.link.route else 0
         if longest > ROUTED_PAYLOAD:
             self._end(publication, node_id, _too_long_for_relays(longest))
             return
@@ -371,7 +415,10 @@ class Publications(Service):
         traffic = self._streams.traffic_of(peer)
         # `wait_s` is for credit; the end of a negotiation is waited for in any case.
         deadline = max(now, peer.settles_at) + wait_s
-        traffic.send(Leg(publication.load, deadline, done, wait_s=wait_s), now, out)
+        first, *rest = publication.loads
+        leg = Leg(first, deadline, done, wait_s=wait_s, lane=publication.lane)
+        leg.rest.extend(rest)
+        traffic.send(leg, now, out)
         if wait_s == 0:
             # Its deadline is now: without this, the leg would wait until the next tick.
             traffic.outbox.expire(now)
@@ -391,13 +438,14 @@ class Publications(Service):
         """Return the error of a leg that was not sent completely."""
         if self._peers.get(peer.node_id) is not peer:
             return PeerError(PeerFault.FAILED, peer.node_id, "it was removed while events for it waited for credit")
-        bounds = leg.load.packed.bounds
-        wanted = int(bounds[leg.sent + 1] - bounds[leg.sent]) + PACKET_COST
-        return Backpressure(peer.tx_stream(leg.load.header.stream_id).credit, wanted)
+        if leg.problem is not None:
+            return leg.problem
+        return Backpressure(peer.tx_stream(leg.load.header.stream_id).credit, leg.load.cost(leg.sent))
 
 
-def _longest(packed: Packed) -> int:
-    return int(np.diff(packed.bounds).max(initial=0))
+def _longest(load: Cargo) -> int:
+    """Return the longest payload of a load; parts of large events fit every path."""
+    return int(np.diff(load.packed.bounds).max(initial=0)) if isinstance(load, Load) else 0
 
 
 def _too_long_for_relays(payload_bytes: int) -> LocalProtocolError:

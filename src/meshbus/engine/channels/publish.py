@@ -25,13 +25,22 @@ import msgspec
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.channels.admission import Admission
-from meshbus.errors import AuthError, AuthFault, ChannelError, ChannelFault, ConfigError, MeshError, PartialDelivery
+from meshbus.errors import (
+    AuthError,
+    AuthFault,
+    ChannelError,
+    ChannelFault,
+    ConfigError,
+    LocalProtocolError,
+    MeshError,
+    PartialDelivery,
+)
 from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.policy.bound import Bound, By, forgotten
-from meshbus.policy.channels import ChannelConfig, Visibility
+from meshbus.policy.channels import ChannelConfig, LargeEvents, Visibility
 from meshbus.policy.limits import TokenBucket
 from meshbus.policy.reason import Reason
-from meshbus.wire.constants import MAX_PAYLOAD, Flags
+from meshbus.wire.constants import DEFAULT_LARGE_EVENT, MAX_EVENT, MAX_LARGE_EVENT, MAX_PAYLOAD, Flags
 from meshbus.wire.header import Header
 
 LONGEST_DELAY_MS = 10_000.0
@@ -272,6 +281,33 @@ class Planner:
             # policy.md §5.3: the rate counts packets sent, one per recipient.
             self._take_rate(channel, plan.max_rate_pps, len(plan.legs) * packets, now)
         return plan
+
+    def carry_large(self, channel: ChannelName, config: PublishConfig, longest: int) -> PublishConfig:
+        """Return how to publish events of which the longest does not fit a packet: always reliably.
+
+        Raises LocalProtocolError if the channel does not carry events of this size.
+        """
+        policy = self._admission.authorizer.config_of(channel)
+        most = DEFAULT_LARGE_EVENT if policy is None else policy.max_event_bytes
+        if longest > most:
+            remedy = (
+                f"raise it for the channel, up to {MAX_LARGE_EVENT}, at its subscribers too"
+                if longest <= MAX_LARGE_EVENT
+                else "split the event"
+            )
+            problem = (
+                f"an event of {longest} bytes is too large for {str(channel)!r}: max_event_bytes is {most}; {remedy}"
+            )
+            raise LocalProtocolError(problem)
+        default = False if policy is None else policy.reliable
+        reliable = default if config.reliable is None else config.reliable
+        if not reliable and policy is not None and policy.large is LargeEvents.REFUSE:
+            problem = (
+                f"an event of {longest} bytes does not fit one packet of {MAX_EVENT}, and {str(channel)!r} is not reliable;"
+                ' publish with reliable=True, or set large = "reliable" for the channel'
+            )
+            raise LocalProtocolError(problem)
+        return config if reliable else msgspec.structs.replace(config, reliable=True, reliability=None)
 
     def narrow(self, plan: PublishPlan, now: float) -> PublishPlan:
         """Return a plan that was made earlier, without the subscribers that lost their permission since."""

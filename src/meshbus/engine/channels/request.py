@@ -55,9 +55,12 @@ from meshbus.wire.messages.request import (
 MAX_PENDING = 4096
 """Open requests of this node, to all peers. Our choice."""
 MAX_SERVING = 4096
-"""Open requests to this node's responders, from all peers. Our choice: with the largest payloads, 32 MiB."""
+"""Open requests to this node's responders, from all peers. Our choice."""
 MAX_SERVING_PER_PEER = 256
 """Our choice: a sixteenth of all, so that one peer cannot take them all."""
+MAX_SERVING_BYTES = 256 << 20
+"""Bytes of the requests that wait for an answer. Our choice: four of the largest size."""
+MAX_SERVING_BYTES_PER_PEER = 64 << 20
 REQUEST_US = 65.0
 """What a request costs besides its message, in microseconds: a task, the caller's handler apart, and a reply."""
 
@@ -82,6 +85,8 @@ _REASONS = {
 
 MayRequest = Callable[[Peer, ChannelName, float], AckReason]
 """Returns why the policy of a channel refuses a request, or `AckReason.NONE`."""
+LimitOf = Callable[[ChannelName], int]
+"""Returns the largest request and reply of a channel, in bytes."""
 
 
 BOUNDS = (
@@ -99,6 +104,16 @@ BOUNDS = (
         by=By.PEER,
         per_node=MAX_SERVING,
         per={"peer": MAX_SERVING_PER_PEER},
+        full="the new one is refused as busy",
+        counter=Reason.REFUSE_REQUEST_BUSY,
+    ),
+    Bound(
+        name="serving_bytes",
+        what="bytes of the requests that wait for the answer of this node",
+        by=By.PEER,
+        per_node=MAX_SERVING_BYTES,
+        per={"peer": MAX_SERVING_BYTES_PER_PEER},
+        unit="bytes",
         full="the new one is refused as busy",
         counter=Reason.REFUSE_REQUEST_BUSY,
     ),
@@ -120,10 +135,11 @@ class _OpenRequest(msgspec.Struct, frozen=True):
 class Requester:
     """The requester's side: sends requests, and matches the replies to them."""
 
-    def __init__(self, context: Context, send: SendReliable) -> None:
+    def __init__(self, context: Context, send: SendReliable, limit_of: LimitOf) -> None:
         self._peers = context.peers
         self._counters = context.counters
         self._send = send
+        self._limit_of = limit_of
         # A random start: a late reply to a request from before a restart must not match a new one.
         self._next = int.from_bytes(context.entropy(8), "little")
         self._pending: dict[int, _OpenRequest] = {}
@@ -138,8 +154,8 @@ class Requester:
         """Send a request to the responder of a channel at a peer, and return the number that the replies carry.
 
         Raises PeerError if the peer did not negotiate the subprotocol, LocalProtocolError if the timeout is not a
-        positive time or the request does not fit one packet, and DeliveryError if too many requests are open or the
-        stream is full.
+        positive time or the request is too large for the channel or the peer, and DeliveryError if too many requests are
+        open or the stream is full.
         """
         if not peer.uses(Subprotocol.REQUEST):
             raise PeerError(
@@ -151,6 +167,7 @@ class Requester:
             raise DeliveryError(
                 f"{len(self._pending)} requests already wait for a reply, the limit; wait for some of them"
             )
+        _check_size("request", payload, channel, self._limit_of)
         request = self._next
         # Rounded up: the responder must not give up before the requester does.
         deadline_ms = min(ceil(timeout_s * 1000), _MAX_DEADLINE_MS)
@@ -231,14 +248,19 @@ _Key = tuple[int, int]
 class Responder:
     """The responder's side: accepts requests on channels, and sends the replies."""
 
-    def __init__(self, context: Context, send: SendReliable, may_request: MayRequest) -> None:
+    def __init__(self, context: Context, send: SendReliable, may_request: MayRequest, limit_of: LimitOf) -> None:
         self._peers = context.peers
         self._counters = context.counters
         self._send = send
         self._may_request = may_request
+        self._limit_of = limit_of
         self._channels: set[ChannelName] = set()
         self._open: Deadlines[_Key] = Deadlines()
+        self._asked: dict[_Key, tuple[ChannelName, int]] = {}
+        """The channel and the bytes of each open request."""
         self._per_peer: Counter[int] = Counter()
+        self._bytes: Counter[int] = Counter()
+        """Bytes of the open requests, by peer."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -273,17 +295,28 @@ class Responder:
             self._counters.count(_REASONS[refusal])
             self._answer(peer, Reply(req=message.req, status=refusal), now, out)
             return
+        size, limit = len(message.payload), self._limit_of(message.channel)
+        if size > limit:
+            self._counters.count(Reason.LARGE_REFUSED)
+            text = f"a request of {size} bytes is too large; max_event_bytes of the channel is {limit} at the responder"
+            self._answer(peer, Reply(req=message.req, status=ReplyStatus.FAILED, payload=text.encode()), now, out)
+            return
         deadline = now + message.deadline_ms / 1000
         self._open.set(key, deadline)
+        self._asked[key] = message.channel, size
         self._per_peer[peer.node_id] += 1
+        self._bytes[peer.node_id] += size
         out.control.append(Requested(*key, message.channel, message.payload, deadline))
 
     def reply(self, node_id: int, request: int, payload: bytes, now: float, out: Output, *, last: bool = True) -> bool:
         """Send a reply to a request, which ends with the last one; return False if the request is no longer open.
 
-        Raises LocalProtocolError if the reply does not fit one packet, and DeliveryError if the stream is full. In both
-        cases the request stays open.
+        Raises LocalProtocolError if the reply is too large for the channel or the peer, and DeliveryError if the stream is
+        full. In both cases the request stays open.
         """
+        asked = self._asked.get((node_id, request))
+        if asked is not None:
+            _check_size("reply", payload, asked[0], self._limit_of)
         return self._finish(node_id, Reply(req=request, last=last, payload=payload), now, out)
 
     def fail(self, node_id: int, request: int, problem: str, now: float, out: Output) -> bool:
@@ -324,6 +357,12 @@ class Responder:
             return ReplyStatus.EXPIRED
         if len(self._open) >= MAX_SERVING or self._per_peer[peer.node_id] >= MAX_SERVING_PER_PEER:
             return ReplyStatus.BUSY
+        size = len(message.payload)
+        if (
+            self._bytes[peer.node_id] + size > MAX_SERVING_BYTES_PER_PEER
+            or self._bytes.total() + size > MAX_SERVING_BYTES
+        ):
+            return ReplyStatus.BUSY
         if not peer.work.afford(REQUEST_US, now):
             return ReplyStatus.BUSY
         return None
@@ -352,18 +391,20 @@ class Responder:
         return was_open
 
     def _uncount(self, key: _Key) -> None:
-        self._per_peer[key[0]] -= 1
-        if not self._per_peer[key[0]]:
-            del self._per_peer[key[0]]
+        node_id = key[0]
+        self._per_peer[node_id] -= 1
+        self._bytes[node_id] -= self._asked.pop(key)[1]
+        if not self._per_peer[node_id]:
+            del self._per_peer[node_id], self._bytes[node_id]
 
 
 class Requests(Service):
     """Both sides of request and reply, as one service."""
 
-    def __init__(self, context: Context, send: SendReliable, may_request: MayRequest) -> None:
-        """Use `send` for reliable messages, and `may_request` for the policy of channels."""
-        self.requester = Requester(context, send)
-        self.responder = Responder(context, send, may_request)
+    def __init__(self, context: Context, send: SendReliable, may_request: MayRequest, limit_of: LimitOf) -> None:
+        """Use `send` for reliable messages, `may_request` and `limit_of` for the policy of channels."""
+        self.requester = Requester(context, send, limit_of)
+        self.responder = Responder(context, send, may_request, limit_of)
         self._counters = context.counters
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
@@ -392,3 +433,12 @@ class Requests(Service):
         """End the requests whose deadline has passed, on both sides."""
         self.requester.tick(now, out)
         self.responder.tick(now, out)
+
+
+def _check_size(what: str, payload: bytes, channel: ChannelName, limit_of: LimitOf) -> None:
+    limit = limit_of(channel)
+    if len(payload) > limit:
+        raise LocalProtocolError(
+            f"a {what} of {len(payload)} bytes is too large for {str(channel)!r}: max_event_bytes is {limit}; raise it for the"
+            " channel, or send less"
+        )

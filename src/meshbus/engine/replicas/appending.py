@@ -40,6 +40,10 @@ MAX_APPEND_BYTES = 32 << 20
 """Bytes of one append of a peer. Our choice: half of what may wait for acknowledgement."""
 MAX_APPEND_RECORDS = 65_536
 """Records of one append of a peer, as many as may wait for acknowledgement (ReplicaSettings)."""
+MAX_INCOMPLETE_BYTES = 256 << 20
+"""Bytes of the appends of all peers whose last message has not come. Our choice: eight of the largest."""
+RECORD_COST = 64
+"""Bytes that a record takes beside its content."""
 
 BOUNDS = (
     Bound(
@@ -54,7 +58,7 @@ BOUNDS = (
         name="append_bytes",
         what="an append of a peer whose last message has not come",
         by=By.PEER,
-        per_node=None,
+        per_node=MAX_INCOMPLETE_BYTES,
         per={"peer": MAX_APPEND_BYTES},
         unit="bytes",
         full="the append is refused",
@@ -80,6 +84,11 @@ class _Incomplete:
 
     __slots__ = ("nbytes", "records", "refused", "request")
 
+    @property
+    def cost(self) -> int:
+        """What it takes of memory."""
+        return self.nbytes + RECORD_COST * len(self.records)
+
     def __init__(self, request: int) -> None:
         self.request = request
         self.records: list[bytes] = []
@@ -101,6 +110,8 @@ class Appending(Service):
         """The node that was asked, by request."""
         self._channels: dict[bytes, ChannelName] = {}
         self._incomplete: dict[int, _Incomplete] = {}
+        self._held_bytes = 0
+        """What the incomplete appends take."""
 
     def serve(self, channel_id: bytes, channel: ChannelName) -> None:
         """Take appends to a channel."""
@@ -168,22 +179,25 @@ class Appending(Service):
     # ── inside ──────────────────────────────────────────────────────────────────────────────
 
     def _on_append(self, peer: Peer, append: Append, now: float, out: Output) -> None:
-        begun = self._incomplete.pop(peer.node_id, None)
+        begun = self._take(peer.node_id)
         if begun is not None and begun.request != append.req:
             # An honest peer finishes an append before it begins the next: the stream keeps their order.
             self._counters.count(Reason.REPLICA_UNEXPECTED)
             begun = None
         begun = begun or _Incomplete(append.req)
         last = AppendFlags.MORE not in append.flags
+        if not begun.refused:
+            begun.records += append.records
+            begun.nbytes += sum(map(len, append.records))
+            self._judge(peer, append, begun, now, out, last=last)
         if not last:
             self._incomplete[peer.node_id] = begun
-        if begun.refused:
-            return
-        begun.records += append.records
-        begun.nbytes += sum(map(len, append.records))
+            self._held_bytes += begun.cost
+
+    def _judge(self, peer: Peer, append: Append, begun: _Incomplete, now: float, out: Output, *, last: bool) -> None:
         outcome = self._objection(peer, append.channel_id, begun, now)
         if outcome is not None:
-            begun.refused, begun.records = True, []
+            begun.refused, begun.records, begun.nbytes = True, [], 0
             self._counters.count(Reason.REFUSE_REPLICA_APPEND)
             self.answer(peer.node_id, Appended(req=append.req, outcome=outcome), now, out)
         elif last:
@@ -199,10 +213,17 @@ class Appending(Service):
         if not self._may_publish(peer, channel, now):
             return Outcome.DENIED
         too_much = begun.nbytes > MAX_APPEND_BYTES or len(begun.records) > MAX_APPEND_RECORDS
+        too_much |= self._held_bytes + begun.cost > MAX_INCOMPLETE_BYTES
         return Outcome.BACKPRESSURE if too_much else None
 
+    def _take(self, node_id: int) -> _Incomplete | None:
+        begun = self._incomplete.pop(node_id, None)
+        if begun is not None:
+            self._held_bytes -= begun.cost
+        return begun
+
     def _lose(self, node_id: int, out: Output) -> None:
-        self._incomplete.pop(node_id, None)
+        self._take(node_id)
         for request in [request for request, node in self._asked.items() if node == node_id]:
             self.forget(request)
             out.control.append(AppendAnswered(node_id, Appended(req=request, outcome=Outcome.UNRESOLVED)))

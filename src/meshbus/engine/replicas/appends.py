@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from meshbus.engine.replicas.records import Acknowledged, Acks, Out, Unresolved
+from meshbus.wire.column import nbytes_of
 
 
 class _Waiting(NamedTuple):
@@ -32,12 +33,12 @@ class Appends:
 
     def has_room(self, payloads: Sequence[bytes]) -> bool:
         """Return whether these events may wait too; a single append always may."""
-        fits = self._events + len(payloads) <= self._max_events and self._bytes + _size(payloads) <= self._max_bytes
+        fits = self._events + len(payloads) <= self._max_events and self._bytes + nbytes_of(payloads) <= self._max_bytes
         return fits or not self._events
 
     def add(self, token: int, first_seq: int, payloads: Sequence[bytes], acks: Acks) -> None:
         """Record an append."""
-        size = _size(payloads)
+        size = nbytes_of(payloads)
         self._events += len(payloads)
         self._bytes += size
         self._waiting[acks].append(_Waiting(token, first_seq, len(payloads), size))
@@ -58,7 +59,3 @@ class Appends:
         for waiting in self._waiting.values():
             waiting.clear()
         self._events = self._bytes = 0
-
-
-def _size(payloads: Sequence[bytes]) -> int:
-    return sum(map(len, payloads))

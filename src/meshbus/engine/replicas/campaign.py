@@ -33,6 +33,8 @@ class Campaign:
         """The promiser whose log is being copied."""
         self.goal = (0, 0)
         """Last epoch and tail of that log."""
+        self.answer_left = 0
+        """Bytes of events that are missing of what was asked for last; the source sends no more by itself."""
         self._promises: dict[int, Promise] = {}
 
     def promise(self, node: int, promise: Promise) -> None:

@@ -31,6 +31,7 @@ from meshbus.engine.replicas.roles import Signal, Verdict, judge, tag_effect
 from meshbus.names.identity import Entropy
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
+from meshbus.wire.column import largest_of
 from meshbus.wire.messages.redex import (
     EVENT_COST,
     MAX_REPLICATED,
@@ -266,7 +267,7 @@ class ReplicationCoordinator:
         journal = self.seat.journal
         # What is not on disk yet may be lost with this leader, and its number used again: it is not served.
         first, tail = max(request.since_seq, journal.first_retained), journal.stable_tail
-        payloads: tuple[bytes, ...] = ()
+        payloads: Sequence[bytes] = ()
         if first < tail:
             payloads = journal.read(first, min(tail - first, _READ_EVENTS), RESPONSE_ROOM, EVENT_COST)
         return Retained(journal.first_retained, tail, tuple(enumerate(payloads, first)))
@@ -361,6 +362,6 @@ class ReplicationCoordinator:
     def _refusal(self, payloads: Sequence[bytes]) -> Refusal | None:
         if self.role != Role.LEADER:
             return Refusal.NOT_LEADER
-        if any(len(payload) > MAX_REPLICATED for payload in payloads):
+        if largest_of(payloads) > MAX_REPLICATED:
             return Refusal.TOO_LARGE
         return None if self._appends.has_room(payloads) else Refusal.BACKPRESSURE

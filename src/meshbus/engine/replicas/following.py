@@ -7,6 +7,8 @@ candidate copies the log of the best promiser in the same way.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from meshbus.engine.replicas.journal import Journal
 from meshbus.engine.replicas.records import Diverged, Gap, Out
 from meshbus.wire.messages.leadership import Data
@@ -44,7 +46,7 @@ class Following:
         self.committed = max(self.committed, min(data.committed, self.verified))
         return None
 
-    def _without_committed(self, data: Data) -> tuple[int, tuple[bytes, ...]]:
+    def _without_committed(self, data: Data) -> tuple[int, Sequence[bytes]]:
         """Leave out events that are committed: they are the same here, and may be removed by retention."""
         known = max(0, min(self.committed - data.first_seq, len(data.payloads)))
         last = data.first_seq + known - 1
@@ -52,7 +54,7 @@ class Following:
             raise self._contradiction(last)
         return last + 1, data.payloads[known:]
 
-    def _take(self, data: Data, first: int, payloads: tuple[bytes, ...], out: Out) -> None:
+    def _take(self, data: Data, first: int, payloads: Sequence[bytes], out: Out) -> None:
         journal, end = self._journal, first + len(payloads)
         same = first
         if first < journal.tail and journal.runs.epoch_at(first) == data.entry_epoch:

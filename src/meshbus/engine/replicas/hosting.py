@@ -20,6 +20,7 @@ from meshbus.engine.replicas.base import Seat
 from meshbus.engine.replicas.records import Out, Send
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
+from meshbus.wire.frames import Packed
 
 
 class Member(Protocol):
@@ -93,15 +94,17 @@ class Hosting(Service, Generic[MemberType]):
             work = self._work.pop(channel_id)
             self._set_timer(channel_id)
             messages: dict[int, list[bytes]] = {}
-            # A message to several members is encoded once; the sends keep it alive, so its id is its own.
-            written: dict[int, bytes] = {}
             for send in work.sends:
                 peer = self._peers.get(send.to)
-                if peer is not None and self._reaches(peer):
-                    found = written.get(id(send.message))
-                    if found is None:
-                        found = written[id(send.message)] = self._encode(send)
+                if peer is None or not self._reaches(peer):
+                    continue
+                found = self._encode(send)
+                if isinstance(found, bytes):
                     messages.setdefault(send.to, []).append(found)
+                    continue
+                # What was said before goes first: events that overtake it would look as if some were missing.
+                peer.send_messages(self._subprotocol_id, messages.pop(send.to, ()), out)
+                peer.send_packed(self._subprotocol_id, found, out)
             for node, said in messages.items():
                 self._peers.require(node).send_messages(self._subprotocol_id, said, out)
             if work.writes or work.notices:
@@ -118,7 +121,8 @@ class Hosting(Service, Generic[MemberType]):
         """Return whether messages may be sent to a peer."""
         return peer.uses(self._subprotocol_id)
 
-    def _encode(self, send: Send) -> bytes:
+    def _encode(self, send: Send) -> bytes | Packed:
+        """Return a message, or a run of messages that each fill a packet."""
         raise NotImplementedError
 
     def _measure(self, peer: Peer, member: MemberType) -> None:

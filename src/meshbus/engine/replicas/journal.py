@@ -8,7 +8,7 @@ the writes. The newest events are kept in memory: they can be sent before the di
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from meshbus.engine.replicas.recent import Recent
 from meshbus.engine.replicas.records import AppendEvents, Ballot, LogReader, Out, PersistBallot, SetAside, SkipTo
 from meshbus.engine.replicas.runs import EpochRuns
+from meshbus.wire.column import fitting
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,9 +74,10 @@ class Journal:
         out.writes.append(PersistBallot(number, ballot))
         return self._written(number)
 
-    def append(self, epoch: int, payloads: Iterable[bytes], out: Out) -> int:
+    def append(self, epoch: int, payloads: Sequence[bytes], out: Out) -> int:
         """Append events, or record the start of an epoch, and return the number of the write."""
-        events = tuple(payloads)
+        # Not a list: the caller may change it.
+        events = tuple(payloads) if isinstance(payloads, list) else payloads
         number = self._next()
         out.writes.append(AppendEvents(number, epoch, self.tail, events))
         self.runs.append(epoch, self.tail)
@@ -108,11 +110,15 @@ class Journal:
             self.first_retained = min(first_seq, self.tail)
             self.runs.trim(self.first_retained)
 
-    def read(self, first_seq: int, max_events: int, max_bytes: int, cost: int) -> tuple[bytes, ...]:
+    def read(self, first_seq: int, max_events: int, max_bytes: int, cost: int) -> Sequence[bytes]:
         """Return payloads from a sequence on that fit into `max_bytes`, with `cost` bytes for each in addition."""
         if first_seq not in self._recent:
-            return _fitting(self._reader.read(first_seq, max_events, max_bytes), max_bytes, cost)
+            return fitting(self._reader.read(first_seq, max_events, max_bytes), max_bytes, cost)
         return self._recent.read(first_seq, first_seq + max_events, max_bytes, cost)
+
+    def lacking(self, tail: int) -> int | None:
+        """Return how many bytes of events a log that ends earlier lacks; None if not all of them are in memory."""
+        return 0 if tail >= self.tail else self._recent.nbytes_from(tail)
 
     def durable(self, number: int) -> None:
         """Record that a write and all before it are durable."""
@@ -128,13 +134,3 @@ class Journal:
     def _written(self, number: int) -> int:
         self._unsynced.append(_State(number, self.ballot, self.tail, self.runs.last_epoch))
         return number
-
-
-def _fitting(payloads: Iterable[bytes], max_bytes: int, cost: int) -> tuple[bytes, ...]:
-    taken: list[bytes] = []
-    for payload in payloads:
-        max_bytes -= cost + len(payload)
-        if max_bytes < 0:
-            break
-        taken.append(payload)
-    return tuple(taken)

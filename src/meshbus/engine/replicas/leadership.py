@@ -38,9 +38,6 @@ from meshbus.wire.messages.leadership import (
 )
 from meshbus.wire.messages.redex import Role
 
-_COPY_CHUNKS = 16
-"""How many messages answer one FETCH of a candidate."""
-
 
 class Leadership(Candidacy):
     """One member of one replicated channel: its inputs."""
@@ -244,7 +241,9 @@ class Leadership(Candidacy):
         elif self.lead is not None and fetch.epoch == self.epoch:
             self.lead.on_fetch(sender, fetch, now, out)
         elif (fetch.epoch, sender) == (self.epoch, self.seat.journal.ballot.leader) and self._has(fetch.first):
-            for data in chunks(self.seat, fetch.first, self.committed, _COPY_CHUNKS):
+            # What is under way to one member must fit its receive buffer, whatever it asks for.
+            most = min(fetch.max_bytes, self.seat.settings.window_bytes)
+            for data in chunks(self.seat, fetch.first, self.committed, most):
                 self.seat.send(sender, data, out)
         else:
             self.seat.counters.count(Reason.REPLICA_UNEXPECTED)

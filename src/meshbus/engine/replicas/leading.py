@@ -16,22 +16,28 @@ from typing import NamedTuple
 
 from meshbus.engine.replicas.appends import Appends
 from meshbus.engine.replicas.base import Seat
+from meshbus.engine.replicas.belief import MISSED_BEATS
 from meshbus.engine.replicas.budget import BandwidthBudget
+from meshbus.engine.replicas.pacing import Pacing
 from meshbus.engine.replicas.progress import Progress, majority_value
 from meshbus.engine.replicas.records import (
     Acks,
     Committed,
     ConfigChanged,
+    LeftBehind,
     Out,
     ReadReady,
     Refusal,
     Refused,
+    Resumed,
     Send,
 )
 from meshbus.engine.replicas.serving import chunk
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
+from meshbus.wire.column import largest_of, nbytes_of
 from meshbus.wire.messages.leadership import (
+    DATA_ROOM,
     MAX_REPLICATED,
     Config,
     Configure,
@@ -47,8 +53,8 @@ LEASE_BEATS = 2
 """For as many heartbeat periods a leader acknowledges after a majority answered. Others wait at least three."""
 _MAX_READS = 1024
 _MAX_ROUNDS = 64
-_MAX_CHUNKS = 256
-"""2 MiB, several times what is under way to a follower, so that those who are close to each other share them."""
+_MAX_CHUNKS = 16
+"""Several times what is under way to a follower, so that those who are close to each other share them."""
 
 
 BOUNDS = (
@@ -84,6 +90,9 @@ class Leading:
         self._progress: dict[int, Progress] = {}
         self._appends = Appends(seat.settings.max_waiting_events, seat.settings.max_waiting_bytes)
         self._reads: deque[_Read] = deque()
+        self._pacing = Pacing(MISSED_BEATS * seat.settings.heartbeat_s)
+        self._paced = False
+        """Whether an append was refused because a follower lacks too much, and waits to be tried again."""
         self._budget = BandwidthBudget(seat.settings.budget_fraction)
         self._stored_config: tuple[int, int] = (0, 0)
         self._chunks: dict[int, Data] = {}
@@ -120,9 +129,10 @@ class Leading:
 
     def append(self, token: int, payloads: Sequence[bytes], acks: Acks, now: float, out: Out) -> None:
         """Append events, and replicate them."""
-        refusal = self._refusal(payloads, acks, now)
+        refusal = self._refusal(payloads, acks, now, out)
         if refusal is not None:
-            self._seat.counters.count(Reason.REFUSE_REPLICA_APPEND)
+            if refusal is not Refusal.BEHIND:
+                self._seat.counters.count(Reason.REFUSE_REPLICA_APPEND)
             out.notices.append(Refused(token, refusal))
             return
         first = self._seat.journal.tail
@@ -179,10 +189,12 @@ class Leading:
         elif progress.incarnation != stored.incarnation:
             # Another memory: what was known of this node is not true any more.
             progress = self._progress[node] = Progress(incarnation=stored.incarnation, next=stored.tail)
+        progress.heard_at = now
         progress.round = max(progress.round, stored.round)
         progress.started |= stored.last_epoch == self.epoch
         progress.config_rank = max(progress.config_rank, (stored.config_epoch, stored.config_version))
-        progress.stored(stored.tail)
+        confirmed = progress.stored(stored.tail)
+        self._pacing.stored(node, confirmed, self._seat.journal.lacking(progress.match), now)
         self._push(node, progress, now, out, paid=True)
         self.advance(now, out)
 
@@ -223,6 +235,7 @@ class Leading:
         self._answer_reads(out)
         self._settle_config(out)
         self._call_heir(now, out)
+        self._resume(now, out)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────
 
@@ -235,16 +248,39 @@ class Leading:
         if heir is not None and self.committed == heir.match == self._seat.journal.tail:
             self._seat.send(self._heir, Transfer(channel_id=self._seat.channel_id, epoch=self.epoch), out)
 
-    def _refusal(self, payloads: Sequence[bytes], acks: Acks, now: float) -> Refusal | None:
+    def _refusal(self, payloads: Sequence[bytes], acks: Acks, now: float, out: Out) -> Refusal | None:
         if self._heir is not None and now < self._heir_until:
             return Refusal.NOT_LEADER
-        if any(len(payload) > MAX_REPLICATED for payload in payloads):
+        if largest_of(payloads) > MAX_REPLICATED:
             return Refusal.TOO_LARGE
         if not self._appends.has_room(payloads):
             return Refusal.BACKPRESSURE
         if acks == Acks.MAJORITY and self.fenced(now):
             return Refusal.NO_MAJORITY
+        if self._is_paced(now, out):
+            self._paced = True
+            return Refusal.BEHIND
         return None
+
+    def _is_paced(self, now: float, out: Out) -> bool:
+        """Return whether a live follower lacks so much that appends wait for it."""
+        pacing = self._pacing
+        for node, progress in self._progress.items():
+            if now - progress.heard_at >= pacing.patience_s:
+                pacing.lost(node)
+                continue
+            lacks = self._seat.journal.lacking(progress.match)
+            if pacing.waits(node, lacks, now):
+                return True
+            if pacing.overdue(node, now):
+                pacing.lost(node)
+                out.notices.append(LeftBehind(node))
+        return False
+
+    def _resume(self, now: float, out: Out) -> None:
+        if self._paced and not self._is_paced(now, out):
+            self._paced = False
+            out.notices.append(Resumed())
 
     def _use(self, config: Config, out: Out) -> None:
         self._seat.persist(out, config=config)
@@ -260,7 +296,7 @@ class Leading:
         journal, window = self._seat.journal, self._seat.settings.window_bytes
         while progress.next < journal.tail and progress.in_flight_bytes < window:
             data = self._chunk(max(progress.next, journal.first_retained))
-            size = sum(map(len, data.payloads))
+            size = nbytes_of(data.payloads)
             if not data.payloads:
                 return  # not in memory: the follower asks again
             if not paid and not self._budget.admit(size, BandwidthClass.FOREGROUND, now):
@@ -269,19 +305,31 @@ class Leading:
             self._send(node, progress, data, size, out)
 
     def _chunk(self, first: int) -> Data:
-        """Return a message with the events from a sequence on, perhaps one that was made for another follower.
+        """Return the events from a sequence on as one message, perhaps one that was made for another follower.
+
+        It may be much larger than a packet: it is cut when it is written (wire/datarun.py).
 
         Its round and its committed tail may be earlier ones, as if it had been on its way for longer. What is retained must
         be told as it is: a follower that lacks removed events goes on at the first that is there.
         """
+        journal = self._seat.journal
+        most = max(DATA_ROOM, self._seat.settings.window_bytes // 2)
         data = self._chunks.get(first) or self._older.get(first)
-        if data is None or data.first_retained != self._seat.journal.first_retained:
-            data = chunk(self._seat, first, self._round, self.committed)
+        if data is None or data.first_retained != journal.first_retained or self._could_be_larger(data, most):
+            data = chunk(self._seat, first, self._round, self.committed, most)
             if len(self._chunks) >= _MAX_CHUNKS:
                 self._chunks, self._older = {}, self._chunks
-            if data.payloads and data.first_seq + len(data.payloads) < self._seat.journal.tail:
-                self._chunks[first] = data  # it is full, so it will not be longer later
+            if data.payloads:
+                self._chunks[first] = data
         return data
+
+    def _could_be_larger(self, data: Data, most: int) -> bool:
+        """Return whether a message was made when the log was shorter, and is so small that a new one is better.
+
+        Followers that get the same messages stay together: from one that is shorter on, all that follow would differ.
+        """
+        ended_log = data.first_seq + len(data.payloads) < self._seat.journal.tail
+        return ended_log and nbytes_of(data.payloads) < most // 4
 
     def _send(self, node: int, progress: Progress, data: Data, size: int, out: Out) -> None:
         out.sends.append(Send(node, data))

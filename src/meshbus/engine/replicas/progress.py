@@ -20,6 +20,7 @@ class Progress(msgspec.Struct):
     started: bool = False
     """Whether the start of the epoch is on its disk: only then its log counts for commits."""
     round: int = 0
+    heard_at: float = float("-inf")
     config_rank: tuple[int, int] = (0, 0)
     next: int = 0
     """The next sequence to send."""
@@ -33,12 +34,14 @@ class Progress(msgspec.Struct):
         self.in_flight.append((end, size))
         self.in_flight_bytes += size
 
-    def stored(self, tail: int) -> None:
-        """Record how far the follower's log is on disk."""
+    def stored(self, tail: int) -> int:
+        """Record how far the follower's log is on disk, and return the bytes of events that this confirms."""
+        before = self.in_flight_bytes
         self.match = max(self.match, tail)
         self.next = max(self.next, self.match)
         while self.in_flight and self.in_flight[0][0] <= self.match:
             self.in_flight_bytes -= self.in_flight.popleft()[1]
+        return before - self.in_flight_bytes
 
     def resume(self, seq: int) -> None:
         """Send again from a sequence on: what was under way is taken for lost."""

@@ -7,8 +7,10 @@ ends with the log. The oldest appends go when enough bytes are kept without them
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from meshbus.policy.bound import Bound, By
+from meshbus.wire.column import fitting, joined, nbytes_of
 
 KEPT_BYTES = 16 << 20
 """At least so many bytes of events are kept, if there are as many, and less than an append more. Our choice: some large
@@ -36,7 +38,7 @@ class Recent:
     def __init__(self) -> None:
         self._firsts: list[int] = []
         """The first sequence of each append."""
-        self._parts: list[tuple[bytes, ...]] = []
+        self._parts: list[Sequence[bytes]] = []
         self._sizes: list[int] = []
         self._bytes = 0
         self._end = 0
@@ -44,12 +46,12 @@ class Recent:
     def __contains__(self, seq: int) -> bool:
         return bool(self._firsts) and self._firsts[0] <= seq < self._end
 
-    def append(self, first_seq: int, events: tuple[bytes, ...]) -> None:
+    def append(self, first_seq: int, events: Sequence[bytes]) -> None:
         """Remember events at the end of the log."""
         if not events:
             return
         self._make_room()
-        size = sum(map(len, events))
+        size = nbytes_of(events)
         self._firsts.append(first_seq)
         self._parts.append(events)
         self._sizes.append(size)
@@ -65,25 +67,34 @@ class Recent:
         if self._firsts and seq < self._end:
             kept = self._parts[-1][: seq - self._firsts[-1]]
             self._bytes -= self._sizes[-1]
-            self._parts[-1], self._sizes[-1] = kept, sum(map(len, kept))
+            self._parts[-1], self._sizes[-1] = kept, nbytes_of(kept)
             self._bytes += self._sizes[-1]
         self._end = min(self._end, seq)
 
-    def read(self, seq: int, end: int, max_bytes: int, cost: int) -> tuple[bytes, ...]:  # hot: bench_replication
+    def nbytes_from(self, seq: int) -> int | None:
+        """Return the bytes of the events from a sequence on, with the rest of its append; None if it is not here."""
+        if seq >= self._end:
+            return 0
+        if seq not in self:
+            return None
+        return sum(self._sizes[bisect_right(self._firsts, seq) - 1 :])
+
+    def read(self, seq: int, end: int, max_bytes: int, cost: int) -> Sequence[bytes]:  # hot: bench_replication
         """Return the events from one that is here on, as many as fit `max_bytes` with `cost` bytes for each."""
-        taken: list[bytes] = []
+        taken: list[Sequence[bytes]] = []
         end = min(end, self._end)
         place = bisect_right(self._firsts, seq) - 1
         while seq < end:
             first, part = self._firsts[place], self._parts[place]
-            for payload in part[seq - first : end - first]:
-                max_bytes -= cost + len(payload)
-                if max_bytes < 0:
-                    return tuple(taken)
-                taken.append(payload)
+            wanted = part[seq - first : end - first]
+            found = fitting(wanted, max_bytes, cost)
+            taken.append(found)
+            if len(found) < len(wanted):
+                break
+            max_bytes -= nbytes_of(found) + cost * len(found)
             seq = first + len(part)
             place += 1
-        return tuple(taken)
+        return joined(taken)
 
     def _make_room(self) -> None:
         gone = 0

@@ -7,6 +7,7 @@ returned only then, so the caller sends whatever it finds in `sends` at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
@@ -46,7 +47,7 @@ class AppendEvents(msgspec.Struct, frozen=True):
     number: int
     epoch: int
     first_seq: int
-    payloads: tuple[bytes, ...]
+    payloads: Sequence[bytes]
 
 
 class SetAside(msgspec.Struct, frozen=True):
@@ -70,7 +71,7 @@ Write: TypeAlias = PersistBallot | AppendEvents | SetAside | SkipTo
 class LogReader(Protocol):
     """The events of a log, as far as they were appended, durable or not."""
 
-    def read(self, first_seq: int, max_events: int, max_bytes: int) -> tuple[bytes, ...]:
+    def read(self, first_seq: int, max_events: int, max_bytes: int) -> Sequence[bytes]:
         """Return consecutive payloads from a sequence on, at least one if it is there.
 
         May return nothing for events that are not in memory; the caller asks again later.
@@ -97,6 +98,8 @@ class Refusal(StrEnum):
     """The leader has not heard from a majority lately."""
     BACKPRESSURE = "backpressure"
     """Too much waits for acknowledgement."""
+    BEHIND = "behind"
+    """A live follower lacks too much: `Resumed` tells when to try again."""
     TOO_LARGE = "too_large"
     """The payload does not fit one packet with the others' headers, so it cannot be replicated."""
     CHANGING = "changing"
@@ -181,6 +184,16 @@ class Newcomer(msgspec.Struct, frozen=True):
     member: Member
 
 
+class Resumed(msgspec.Struct, frozen=True):
+    """Appends that were refused with BEHIND may be tried again."""
+
+
+class LeftBehind(msgspec.Struct, frozen=True):
+    """A follower that appends waited for is too slow: they go on without it."""
+
+    node: int
+
+
 class Halted(msgspec.Struct, frozen=True):
     """This node stopped taking part: its disk failed, or contradicts what a majority has. Open it again."""
 
@@ -198,6 +211,8 @@ Notice: TypeAlias = (
     | Gap
     | ConfigChanged
     | Newcomer
+    | Resumed
+    | LeftBehind
     | Halted
 )
 

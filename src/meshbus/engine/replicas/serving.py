@@ -1,15 +1,16 @@
-"""Serving: cut a log into messages that fit one packet, each with events of one epoch."""
+"""Serving: cut a log into messages, each with events of one epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from meshbus.engine.replicas.base import Seat
+from meshbus.wire.column import nbytes_of
 from meshbus.wire.messages.leadership import DATA_ROOM, EVENT_COST, Data
 
 
-def chunk(seat: Seat, first: int, round_: int, committed: int) -> Data:
-    """Return the events from a sequence on that fit one message; at the end of the log, a message without events.
+def chunk(seat: Seat, first: int, round_: int, committed: int, max_bytes: int = DATA_ROOM) -> Data:
+    """Return the events from a sequence on that fit `max_bytes`; at the end of the log, a message without events.
 
     Events that are not in memory also give a message without events; then `first` is below the tail.
     """
@@ -26,19 +27,25 @@ def chunk(seat: Seat, first: int, round_: int, committed: int) -> Data:
         committed=committed,
         first_retained=journal.first_retained,
         first_seq=first,
-        payloads=journal.read(first, count, DATA_ROOM, EVENT_COST) if count else (),
+        payloads=journal.read(first, count, max_bytes, EVENT_COST) if count else (),
     )
 
 
-def chunks(seat: Seat, first: int, committed: int, limit: int) -> Iterator[Data]:
-    """Yield messages from a sequence to the end of the log, at most `limit`, the last one with the end of the log."""
+def size_of(data: Data) -> int:
+    """Return the bytes that the events of a message take, so that both sides know when an answer is complete."""
+    return nbytes_of(data.payloads) + EVENT_COST * len(data.payloads)
+
+
+def chunks(seat: Seat, first: int, committed: int, max_bytes: int) -> Iterator[Data]:
+    """Yield messages from a sequence on until their events take `max_bytes`, or up to one with the end of the log."""
     journal = seat.journal
     first = max(first, journal.first_retained)
-    for _ in range(limit):
+    while max_bytes > 0:
         data = chunk(seat, first, 0, committed)
         # A message without events before the end would look like the end.
         if data.payloads or first >= journal.tail:
             yield data
         first += len(data.payloads)
+        max_bytes -= size_of(data)
         if not data.payloads:
             return

@@ -5,6 +5,7 @@ How messages, timers and writes get in and out is hosting.py. The counterpart fo
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import msgspec
@@ -21,7 +22,12 @@ from meshbus.engine.session.service import Context
 from meshbus.errors import RemoteProtocolError
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
+from meshbus.wire.datarun import encode_data_run
+from meshbus.wire.frames import Packed
 from meshbus.wire.messages.leadership import Data, decode_leadership, encode_leadership
+
+MAX_RUNS = 16
+"""Our choice: 4 MiB, several times what is under way to a follower."""
 
 
 class ReplicaSets(Hosting[Leadership]):
@@ -31,6 +37,10 @@ class ReplicaSets(Hosting[Leadership]):
         super().__init__(context, Subprotocol.LEADERSHIP)
         self._joined: dict[bytes, Joined] = {}
         """By channel: events that came in this batch of packets and that its member does not have yet."""
+        self._newest: Joined | None = None
+        """The last of these: mostly, the next message continues it."""
+        self._runs: OrderedDict[int, tuple[Data, Packed]] = OrderedDict()
+        """Runs of messages that were sent to a follower, by the id of what they were made from; others need them soon."""
 
     def open(
         self,
@@ -91,6 +101,8 @@ class ReplicaSets(Hosting[Leadership]):
     def receive(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
         """Pass a message to the member of its channel."""
         try:
+            if self._newest is not None and self._newest.join(peer.node_id, message):
+                return
             decoded = decode_leadership(message)
         except RemoteProtocolError:
             self._counters.count(Reason.REPLICATION_MALFORMED)
@@ -99,16 +111,11 @@ class ReplicaSets(Hosting[Leadership]):
         if member is None:
             self._counters.count(Reason.REPLICATION_UNKNOWN_CHANNEL)
             return
-        joined = self._joined.get(decoded.channel_id)
-        if isinstance(decoded, Data) and decoded.payloads:
-            if joined is not None and joined.join(peer.node_id, decoded):
-                return
-            self._pass_on(decoded.channel_id, now)
-            self._joined[decoded.channel_id] = Joined(peer.node_id, decoded)
-            self._measure(peer, member)
-            return
         self._pass_on(decoded.channel_id, now)
         self._measure(peer, member)
+        if isinstance(decoded, Data) and decoded.payloads:
+            self._newest = self._joined[decoded.channel_id] = Joined(peer.node_id, message, decoded)
+            return
         self._take(decoded.channel_id, member.receive(peer.node_id, decoded, now))
 
     def finish(self, now: float, out: Output) -> None:
@@ -120,12 +127,23 @@ class ReplicaSets(Hosting[Leadership]):
     def close(self, channel_id: bytes) -> None:
         """Stop taking part in a channel."""
         self._joined.pop(channel_id, None)
+        self._newest = None
         super().close(channel_id)
 
     def _pass_on(self, channel_id: bytes, now: float) -> None:
         joined = self._joined.pop(channel_id, None)
         if joined is not None:
+            self._newest = None
             self._take(channel_id, self._members[channel_id].receive(joined.sender, joined.data(), now))
 
-    def _encode(self, send: Send) -> bytes:
-        return encode_leadership(send.message)  # type: ignore[arg-type]
+    def _encode(self, send: Send) -> bytes | Packed:
+        message = send.message
+        if not isinstance(message, Data) or not message.payloads:
+            return encode_leadership(message)  # type: ignore[arg-type]
+        found = self._runs.get(id(message))
+        if found is None:
+            # What was made from it is kept with it, so that no other has its id.
+            found = self._runs[id(message)] = message, encode_data_run(message)
+            if len(self._runs) > MAX_RUNS:
+                self._runs.popitem(last=False)
+        return found[1]

@@ -21,7 +21,6 @@ from meshbus.engine.replicas.roles import Signal, Verdict, judge, tag_effect
 from meshbus.names.identity import Entropy
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.leadership import (
-    DATA_ROOM,
     MAX_MEMBERS,
     Config,
     Data,
@@ -283,12 +282,14 @@ class Voting:
         self.seat.counters.count(Reason.REFUSE_REPLICA_STALE)
         self.seat.send(to, Stale(channel_id=self.seat.channel_id, epoch=self.epoch), out)
 
-    def _fetch(self, to: int, first: int, now: float, out: Out) -> None:
+    def _fetch(self, to: int, first: int, now: float, out: Out) -> bool:
+        """Ask for events, unless the answer to an earlier question may bring them; return whether it was asked."""
         # One at a time: messages that are under way may bring what is missing. But the answer to one may show that earlier
         # events differ. To wait then would be endless: the next heartbeat asks for the end of the log again.
         if now < self._fetch_at and first >= self._fetched:
-            return
+            return False
         self._fetched = first
         self._fetch_at = now + self.seat.settings.heartbeat_s / 4
-        fetch = Fetch(channel_id=self.seat.channel_id, epoch=self.epoch, first=first, max_bytes=DATA_ROOM)
-        self.seat.send(to, fetch, out)
+        most = self.seat.settings.window_bytes
+        self.seat.send(to, Fetch(channel_id=self.seat.channel_id, epoch=self.epoch, first=first, max_bytes=most), out)
+        return True

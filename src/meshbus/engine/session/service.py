@@ -112,6 +112,8 @@ class Row(NamedTuple):
     """Whether the subprotocol belongs to the meshbus profile and must be negotiated; the others are 0.23 wire."""
     reliable: bool = False
     """Whether its messages are carried on reliable streams."""
+    large: bool = False
+    """Whether its messages on reliable streams may be larger than a packet, if the peer takes large events (0x4D0A)."""
     needs: int | None = None
     """Another subprotocol without which this one is not used."""
     credit: bool = True

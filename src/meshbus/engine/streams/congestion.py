@@ -27,12 +27,14 @@ MAX_WINDOW = 4096
 class RoundTrip:
     """Estimates the round trip of a stream, and the retransmission timeout that follows from it."""
 
-    __slots__ = ("_patience", "_variation", "smoothed")
+    __slots__ = ("_patience", "_variation", "least", "smoothed")
 
     def __init__(self, guess_s: float | None = None) -> None:
         """Start with a round trip that was measured elsewhere, such as the handshake's, or with none."""
         self.smoothed: float | None = None
         """Smoothed round trip in seconds; None before the first sample."""
+        self.least: float | None = None
+        """The shortest round trip in seconds, without queues on the way; None before the first sample."""
         self._variation = 0.0
         self._patience = 1.0
         """Backoff factor of the timeout; each timeout doubles it."""
@@ -47,6 +49,7 @@ class RoundTrip:
 
     def sample(self, round_trip_s: float) -> None:
         """Record the round trip of a packet that was sent only once."""
+        self.least = round_trip_s if self.least is None else min(self.least, round_trip_s)
         if self.smoothed is None:
             self.smoothed = round_trip_s
             self._variation = round_trip_s / 2

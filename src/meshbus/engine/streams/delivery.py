@@ -3,6 +3,7 @@
     plain packet        counted for a grant, and delivered as it arrived
     reliable packet     put in order by its stream (engine/streams/reliable.py); dropped if 0x4D01 was not negotiated
     message on a reliable stream     given to the service of its subprotocol, in order
+    part of a large event on a reliable stream     put together (engine/streams/large.py), then as the two above
     publication on a channel without a subscription     dropped and counted
 
 If a publication is on an unknown channel, but this node follows a prefix of its publisher, the channel's name may still
@@ -14,7 +15,7 @@ Packets arrive from engine/receive/reception.py in three forms: one packet, a ru
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,14 +28,16 @@ from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
 from meshbus.engine.session.work import STREAM_US
 from meshbus.engine.streams.joined import JoinedChannels
+from meshbus.engine.streams.large import Large, Whole
 from meshbus.engine.streams.reliable import Ready
 from meshbus.engine.streams.reorder import Payloads
 from meshbus.engine.streams.streams import Streams
-from meshbus.names.channel import PUBLISH_STREAM_BIT
+from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import FRAME_PREFIX_BYTES, HEADER_BYTES, Flags, Subprotocol
 from meshbus.wire.frames import decode_frames, unpack_frames
 from meshbus.wire.header import HEADER_DTYPE, Header
+from meshbus.wire.messages.large import MAX_MESSAGE
 from meshbus.wire.messages.reliable import FIRST_SEQUENCE
 from meshbus.wire.stamp import stamps_of
 
@@ -47,13 +50,15 @@ _RELIABLE = int(Flags.RELIABLE)
 class Delivery(Service):
     """Turns opened packets into event batches; handles messages about reliable streams (0x4D01)."""
 
-    def __init__(self, context: Context, streams: Streams) -> None:
+    def __init__(self, context: Context, streams: Streams, large: Large) -> None:
         self.joined = JoinedChannels()
         """The channels that this node subscribed to."""
         self._streams = streams
+        self._large = large
         self._services = context.services
         self._served = frozenset(row.id for row in context.services.table if row.reliable)
         """Subprotocols whose messages are carried on reliable streams; their services receive them from here."""
+        self._served_large = frozenset(row.id for row in context.services.table if row.large)
         self._counters = context.counters
         self._work = context.work
         self._wall = context.wall
@@ -194,6 +199,11 @@ class Delivery(Service):
             return
         traffic = self._streams.traffic_of(peer)
         if reliable:
+            if not payloads.counts.all():
+                taken = self._large.admitted(peer, payloads)
+                if not taken:
+                    return
+                came = came._replace(payloads=[payloads[:taken]])
             came = traffic.reliable.receive(came, now)
             lost = 0
         else:
@@ -208,8 +218,9 @@ class Delivery(Service):
         subprotocol_id, stream_id, origin_hash, runs, stamp = ready
         if subprotocol_id in self._served and peer.uses(subprotocol_id):
             service = self._services.by_subprotocol[subprotocol_id]
-            for payloads in runs:
-                for message in _messages(payloads):
+            limit = MAX_MESSAGE if subprotocol_id in self._served_large else 0
+            for piece in self._pieces(peer, ready, limit, now, out):
+                for message in (piece.data.data,) if isinstance(piece, Whole) else _messages(piece):
                     service.receive(peer, message, now, out)
             return
         if self._is_unasked(peer, subprotocol_id, stream_id, origin_hash):
@@ -218,8 +229,12 @@ class Delivery(Service):
         plain = subprotocol_id == Subprotocol.EVENTS
         channel = self.joined.channel_of(peer.node_id, stream_id) if plain else None
         received_ns = self._wall(now)
-        for payloads in runs:
-            offsets, events, found = decode_frames(payloads.data, payloads.starts, payloads.lengths, payloads.counts)
+        limit = 0 if channel is None else self._large.limit_of(channel)
+        for piece in self._pieces(peer, ready, limit, now, out):
+            if isinstance(piece, Whole):
+                out.events.append(_large_batch(peer, ready, channel, piece, received_ns))
+                continue
+            offsets, events, found = decode_frames(piece.data, piece.starts, piece.lengths, piece.counts)
             if len(offsets) == 1:
                 continue
             out.events.append(
@@ -232,17 +247,28 @@ class Delivery(Service):
                     channel=channel,
                     subprotocol_id=subprotocol_id,
                     origin_hash=origin_hash,
-                    packet_seqs=payloads.sequences,
+                    packet_seqs=piece.sequences,
                     packet_events=found,
-                    pub_seq=payloads.pub_seq,
+                    pub_seq=piece.pub_seq,
                     stamp=stamp,
                     received_ns=received_ns,
                     lost=lost,
-                    packet_stamps=payloads.stamps,
+                    packet_stamps=piece.stamps,
                     publisher_clock_ns=_clock_of(peer, received_ns),
                 )
             )
             lost = 0
+
+    def _pieces(
+        self, peer: Peer, ready: Ready, limit: int, now: float, out: Output
+    ) -> Iterable[Payloads | Whole]:  # hot: bench_stream
+        """Yield the runs of packets with events, and the large events that parts among them complete."""
+        for payloads in ready.payloads:
+            # Only packets of reliable streams count no event; in all others there is nothing to put together.
+            if payloads.counts.all() or payloads.sequences.item(0) < FIRST_SEQUENCE:
+                yield payloads
+            else:
+                yield from self._large.join(peer, ready.stream_id, payloads, limit, now, out)
 
     def _is_beyond_share(self, peer: Peer, came: Ready, reliable: bool, now: float) -> bool:
         """Return whether a peer has used up its share of this node's time; then its packets are dropped and counted.
@@ -252,7 +278,8 @@ class Delivery(Service):
         """
         subprotocol_id, stream_id, _, (payloads,), _ = came
         if reliable and subprotocol_id in self._served:
-            return not self._work.admits(peer.work, subprotocol_id, int(payloads.counts.sum()), now)
+            # A part counts no message, and costs as much as one.
+            return not self._work.admits(peer.work, subprotocol_id, int(payloads.counts.clip(1).sum()), now)
         if self.joined.channel_of(peer.node_id, stream_id) is not None or stream_id == Subprotocol.EVENTS:
             return False
         if peer.work.afford(STREAM_US, now):
@@ -272,6 +299,26 @@ class Delivery(Service):
         # transport.md §18: channel_hash may be stale, so a publication is known by its stream id and origin_hash.
         publication = stream_id & PUBLISH_STREAM_BIT and origin_hash and subprotocol_id == Subprotocol.EVENTS
         return bool(publication) and self.joined.channel_of(peer.node_id, stream_id) is None
+
+
+def _large_batch(peer: Peer, ready: Ready, channel: ChannelName | None, event: Whole, received_ns: int) -> EventBatch:
+    """Return the batch of one large event; it has the memory that its parts were written to."""
+    return EventBatch(
+        offsets=np.array((0, len(event.data)), np.int64),
+        data=event.data,
+        publisher=peer.node_id,
+        session_id=peer.link.session_id,
+        stream_id=ready.stream_id,
+        channel=channel,
+        origin_hash=ready.origin_hash,
+        packet_seqs=np.array((event.sequence,), np.uint64),
+        packet_events=np.ones(1, np.int64),
+        pub_seq=event.pub_seq,
+        stamp=ready.stamp,
+        received_ns=received_ns,
+        packet_stamps=np.array((event.stamp,), np.uint32) if peer.link.stamped else None,
+        publisher_clock_ns=_clock_of(peer, received_ns),
+    )
 
 
 def _stamps_of(peer: Peer, rows: bytes | NDArray[np.uint8]) -> NDArray[np.uint32] | None:

@@ -175,6 +175,16 @@ class Reliable:
         """Return whether there is such a stream to send on."""
         return stream_id in self._sending
 
+    def outstanding(self, stream_id: int) -> int:
+        """Return how many packets of a stream were sent and are not known to have arrived."""
+        sending = self._sending.get(stream_id)
+        return 0 if sending is None else sending.tx.outstanding
+
+    def least_round_trip_s(self, stream_id: int) -> float:
+        """Return the shortest round trip of a stream in seconds; 0 if it is not known yet."""
+        sending = self._sending.get(stream_id)
+        return 0.0 if sending is None else sending.tx.least_round_trip_s or 0.0
+
     def await_acknowledgement(self, stream_id: int, call: Callable[[str | None], None]) -> None:
         """Call back with None when all that was sent on a stream is acknowledged, or with the reason if it never will be."""
         tx = self._sending[stream_id].tx

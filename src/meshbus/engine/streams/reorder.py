@@ -94,6 +94,17 @@ class Payloads(msgspec.Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.sequences)
 
+    def __getitem__(self, rows: slice) -> Payloads:
+        """Return a range of the packets, which shares their memory; `pub_seq` stays that of the whole."""
+        return msgspec.structs.replace(
+            self,
+            sequences=self.sequences[rows],
+            starts=self.starts[rows],
+            lengths=self.lengths[rows],
+            counts=self.counts[rows],
+            stamps=None if self.stamps is None else self.stamps[rows],
+        )
+
 
 class Budget:
     """Memory for packets that wait, in bytes."""

@@ -178,6 +178,11 @@ class ReliableTx:
         return self._window.packets
 
     @property
+    def least_round_trip_s(self) -> float | None:
+        """The shortest round trip in seconds; None before the first sample."""
+        return self._round_trip.least
+
+    @property
     def rto(self) -> float:
         """The retransmission timeout in seconds."""
         return self._round_trip.rto

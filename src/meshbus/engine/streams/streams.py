@@ -11,7 +11,9 @@ from meshbus.engine.base.packets import Output
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.traffic import Traffic
-from meshbus.wire.constants import STREAM_WINDOW, Subprotocol
+from meshbus.errors import LocalProtocolError
+from meshbus.wire.constants import MAX_EVENT, ROUTED_PAYLOAD, STREAM_WINDOW, Subprotocol
+from meshbus.wire.messages.large import PART_HEAD
 
 
 class Streams(Service):
@@ -21,6 +23,10 @@ class Streams(Service):
         self._counters = context.counters
         self._entropy = context.entropy
         self._settings = context.settings
+        self._served_large = frozenset(row.id for row in context.services.table if row.large)
+        """Subprotocols whose messages may be larger than a packet."""
+        self.body_bytes = min(context.settings.max_payload, ROUTED_PAYLOAD) - PART_HEAD
+        """Bytes of a large event in one part: so many that a relay can carry it, too."""
         self._traffic: dict[int, Traffic] = {}
         self._touched: dict[int, Traffic] = {}
         """Traffic that was used since the last refresh: its timers may have changed."""
@@ -65,8 +71,21 @@ class Streams(Service):
             traffic.close()
 
     def send_reliable(self, peer: Peer, subprotocol_id: int, message: bytes, now: float, out: Output, /) -> None:
-        """Send one message on the reliable stream of its subprotocol; raise Backpressure if too many wait."""
-        self.traffic_of(peer).send_reliable(subprotocol_id, message, now, out)
+        """Send one message on the reliable stream of its subprotocol; one that does not fit a packet has its own stream.
+
+        Raises Backpressure if too much waits, and LocalProtocolError if the message is too large for the subprotocol or
+        for the peer.
+        """
+        traffic = self.traffic_of(peer)
+        if len(message) <= MAX_EVENT or subprotocol_id not in self._served_large:
+            traffic.send_reliable(subprotocol_id, message, now, out)
+        elif peer.uses(Subprotocol.LARGE):
+            traffic.send_large(subprotocol_id, message, self.body_bytes, now, out)
+        else:
+            raise LocalProtocolError(
+                f"a message of {len(message)} bytes does not fit one packet of {MAX_EVENT}, and peer {peer.node_id:016x} did"
+                " not agree on large events (0x4d0a); send a smaller one, or use meshbus there"
+            )
 
     def hold(self, node_id: int, stream_id: int, now: float, *, held: bool) -> None:
         """Stop confirming a stream while the application cannot take more, or continue.

@@ -8,6 +8,9 @@ time; their sequences differ (docs/wire/profile.md).
 Sending goes one way: `send` queues a leg in the outbox, `pump` takes the turns of the outbox, seals the packets with
 the link and appends the trains to the output. Confirmations are collected and sent once per batch of received packets
 (`confirm`). Traffic belongs to the peer and outlives its sessions.
+
+Large events must not hold up small ones: few of their parts are on the way to a peer while small events are sent to it, and
+they leave a part of the credit of their stream. They go to peers that agreed on 0x4D0A, and to no other.
 """
 
 from __future__ import annotations
@@ -15,19 +18,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
+import numpy as np
+
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.peer import Peer
-from meshbus.engine.streams.outbox import TURN_PACKETS, Leg, Load, Outbox
+from meshbus.engine.streams.largeload import LargeLoad
+from meshbus.engine.streams.outbox import TURN_PACKETS, Leg, Load, Outbox, side_lane
 from meshbus.engine.streams.reliable import Ready, Reliable
-from meshbus.errors import Backpressure, RemoteProtocolError
+from meshbus.errors import Backpressure, LocalProtocolError, RemoteProtocolError
 from meshbus.names.identity import Entropy
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
-from meshbus.wire.constants import CONTROL_STREAM, FRAME_PREFIX_BYTES, PACKET_COST, Flags, Subprotocol
+from meshbus.wire.constants import CONTROL_STREAM, FRAME_PREFIX_BYTES, MAX_EVENT, PACKET_COST, Flags, Subprotocol
 from meshbus.wire.frames import columns_of, encode_frames, pack_frames
 from meshbus.wire.header import Buffer, Header
+from meshbus.wire.messages.large import Refused
 from meshbus.wire.messages.window import Grant, decode_grant, encode_grant
 
 _RELIABLE = int(Flags.RELIABLE)
@@ -38,6 +45,17 @@ SETTLE_CHECK_S = 0.05
 """How often to look whether a negotiation has ended without an agreement; an agreement is reported at once."""
 MAX_MESSAGES = 4096
 """Messages that may wait on the reliable stream of their subprotocol. Our choice, to bound memory."""
+MAX_LARGE_BYTES = 64 << 20
+"""Bytes of large messages that may wait for a peer, besides the first one. Our choice: one of the largest size."""
+LARGE_FLIGHT, SHARED_FLIGHT = 64, 7
+"""Parts that may be on the way to one peer, alone and beside small events. Our choice: as many as a stream begins with on
+loopback, and a train of full packets, so that a small event waits for 57 KB at most. On a long way it is so many for each `TRIP_S`, because
+most of them are then not in a queue, but on the way; credit and congestion control limit them as everything else."""
+TRIP_S = 0.001
+SHARED_S = 0.1
+"""How long after a small event parts make room for the next one. Our choice: ten a second count as a stream of them."""
+CREDIT_LEFT = 4
+"""Parts leave this fraction of a stream's window (one in four) to the small events of their channel."""
 
 
 BOUNDS = (
@@ -47,6 +65,16 @@ BOUNDS = (
         by=By.PEER,
         per_node=None,
         per={"peer": MAX_MESSAGES},
+        full="the message is refused",
+        counter="raises Backpressure",
+    ),
+    Bound(
+        name="large_messages",
+        what="bytes of large requests and replies that wait for a peer, besides one",
+        by=By.PEER,
+        per_node=None,
+        per={"peer": MAX_LARGE_BYTES},
+        unit="bytes",
         full="the message is refused",
         counter="raises Backpressure",
     ),
@@ -67,6 +95,14 @@ class Traffic:
         """When to look whether the negotiation that events wait for has ended."""
         self._ending: dict[int, None] = {}
         """Reliable streams that end when nothing in the outbox waits for them any more."""
+        self._large_bytes = 0
+        """Bytes of the large messages that wait."""
+        self._large_sent = 0
+        """Number of large messages so far; each has its own stream."""
+        self._large_streams: dict[int, None] = {}
+        """Streams whose parts may be on the way."""
+        self._small_at = -inf
+        """When a packet was sent last that is no part."""
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────
 
@@ -76,8 +112,13 @@ class Traffic:
         self.pump(now, out)
 
     def admits(self, header: Header, payload_bytes: int, now: float) -> bool:
-        """Return whether a single packet can be sent at once: nothing waits, and there is credit and room for it."""
-        if len(self.outbox) or not self.peer.tx_stream(header.stream_id).admits(payload_bytes + PACKET_COST):
+        """Return whether a single packet can be sent at once: its stream has credit and room, and nothing waits for it.
+
+        What waits for other streams lacks their credit, so it cannot use the turn.
+        """
+        if self.outbox.waiting(header.stream_id) or not self.peer.tx_stream(header.stream_id).admits(
+            payload_bytes + PACKET_COST
+        ):
             return False
         return not header.flags & _RELIABLE or self._room(header, now) > 0
 
@@ -86,6 +127,7 @@ class Traffic:
     ) -> None:
         """Send one event as a packet of its own; call it only if `admits` returned True."""
         stream_id = header.stream_id
+        self._small_at = now
         # Credit is spent for both kinds of stream; a reliable one then replaces the plain sequence by its own.
         sequence = self.peer.tx_stream(stream_id).take(1, len(payload))
         reliable = self._is_reliable(header)
@@ -119,6 +161,25 @@ class Traffic:
         header = Header(flags=_RELIABLE, subprotocol_id=subprotocol_id, stream_id=stream_id)
         self.send(Leg(Load(header, encode_frames(*columns_of(messages), max_payload=1)), inf, done), now, out)
 
+    def send_large(self, subprotocol_id: int, message: bytes, body_bytes: int, now: float, out: Output) -> None:
+        """Send a message that does not fit a packet on a reliable stream of its own, which ends with it.
+
+        Raises Backpressure if more than `MAX_LARGE_BYTES` wait already.
+        """
+        # Behind it, small messages of the subprotocol would wait. A stream id that was used before begins anew.
+        stream_id = subprotocol_id << 32 | self._large_sent & 0xFFFFFFFF
+        if self._large_bytes > MAX_LARGE_BYTES:
+            raise Backpressure(self.peer.tx_stream(stream_id).credit, len(message))
+        self._large_sent += 1
+        self._large_bytes += len(message)
+
+        def done(_leg: Leg, _sent: bool) -> None:
+            self._large_bytes -= len(message)
+
+        header = Header(flags=_RELIABLE, subprotocol_id=subprotocol_id, stream_id=stream_id)
+        self.send(Leg(LargeLoad(header, np.frombuffer(message, np.uint8), body_bytes), inf, done), now, out)
+        self.finish(stream_id, now, out)
+
     def finish(self, stream_id: int, now: float, out: Output) -> None:
         """End a reliable stream as soon as everything that waits for it was sent and acknowledged."""
         self._ending[stream_id] = None
@@ -141,39 +202,47 @@ class Traffic:
     def pump(self, now: float, out: Output) -> None:
         """Send what credit and acknowledgements allow, in the order of the outbox; end streams that are empty now."""
         if len(self.outbox):
-            for stream_id in self.outbox.turns():
-                self._take_turn(stream_id, now, out)
+            for lane in self.outbox.turns():
+                self._take_turn(lane, now, out)
             if self._ending:
                 self._end_streams(now, out)
 
-    def _take_turn(self, stream_id: int, now: float, out: Output) -> None:
-        """Send the packets of one turn of a stream."""
-        stream, left = self.peer.tx_stream(stream_id), TURN_PACKETS
-        while left and (leg := self.outbox.head(stream_id)) is not None:
-            header = leg.load.header
-            room = min(left, self._room(header, now))
+    def _take_turn(self, lane: int, now: float, out: Output) -> None:
+        """Send the packets of one turn of a lane."""
+        left = TURN_PACKETS
+        while left > 0 and (leg := self.outbox.head(lane)) is not None:
+            header, large = leg.load.header, leg.load.needs is not None
+            stream = self.peer.tx_stream(header.stream_id)
+            if large and not self._takes_large(leg, now):
+                return
+            room = min(left, self._room(header, now), self._large_room(header.stream_id, now) if large else left)
             if room <= 0:
                 return
-            part = leg.next_part(stream.credit if stream.window else None, room)
+            credit = stream.credit - (stream.window // CREDIT_LEFT if large else 0)
+            part = leg.next_part(credit if stream.window else None, room)
             reliable = self._is_reliable(header)
             # A plain stream gets no grant for lost packets; one packet without credit shows what arrived.
             probe = part is None and not reliable and stream.may_probe(now)
             if probe:
                 part = leg.next_part(None, 1)
             if part is None:
-                if stream.stalled_at is None:
+                # Parts leave credit to small events, so that a stream which is short of it for them is not stalled.
+                if stream.stalled_at is None and not large:
                     stream.stalled_at = now
                     self._counters.add("stall", "credit")
                 return
-            if not probe:
-                stream.stalled_at = None
+            if large:
+                self._large_streams[header.stream_id] = None
+            else:
+                self._small_at = now
+                stream.stalled_at = stream.stalled_at if probe else None
             # A reliable stream has sequences of its own. The plain ones are spent all the same, with the credit.
             numbered = self.reliable.prepare(header, leg.next_number, now, out) if reliable else None
             own = stream.take(len(part), int(part.bounds[-1] - part.bounds[0]))
             first = own if numbered is None else numbered
             out.trains += self.peer.link.seal_batch(header, part, first)
             if reliable:
-                self.reliable.sent(stream_id, first, part, now)
+                self.reliable.sent(header.stream_id, first, part, now)
             if probe:
                 stream.probed(now)
             self.outbox.sent(leg, len(part), now)
@@ -192,6 +261,47 @@ class Traffic:
             self._look_again_at = now + SETTLE_CHECK_S
             return 0
         return room
+
+    def _takes_large(self, leg: Leg, now: float) -> bool:
+        """Return whether the peer takes parts; end the leg if it is decided that the peer does not."""
+        peer = self.peer
+        if peer.uses(Subprotocol.LARGE) and self.reliable.agreed:
+            return True
+        # The agreement may come: then parts can be sent. A plain peer must never get one.
+        if now >= peer.settles_at and not self.reliable.sends(leg.load.header.stream_id):
+            self.outbox.end(
+                leg,
+                LocalProtocolError(
+                    f"peer {peer.node_id:016x} takes events of at most {MAX_EVENT} bytes, because it did not agree on large"
+                    " events (0x4d0a); send smaller ones, or use meshbus there"
+                ),
+            )
+        else:
+            self._look_again_at = now + SETTLE_CHECK_S
+        return False
+
+    def _large_room(self, sending: int, now: float) -> int:
+        """Return how many parts of a stream may be sent now; what is on the way of all large events counts."""
+        flying = 0
+        for stream_id in list(self._large_streams):
+            outstanding = self.reliable.outstanding(stream_id)
+            if outstanding:
+                flying += outstanding
+            else:
+                del self._large_streams[stream_id]
+        most = SHARED_FLIGHT if now - self._small_at < SHARED_S else LARGE_FLIGHT
+        return int(most * max(self.reliable.least_round_trip_s(sending) / TRIP_S, 1.0)) - flying
+
+    def on_refused(self, refused: Refused) -> None:
+        """End the leg of a large event that the peer does not take."""
+        for lane in (refused.stream_id, side_lane(refused.stream_id)):
+            leg = self.outbox.head(lane)
+            if leg is not None and leg.load.needs is not None and leg.next_number == refused.number:
+                problem = (
+                    f"peer {self.peer.node_id:016x} takes events of at most {refused.limit} bytes on this channel, got"
+                    f" {refused.size}; raise max_event_bytes there, or send smaller ones"
+                )
+                self.outbox.end(leg, LocalProtocolError(problem))
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 

@@ -33,6 +33,8 @@ from meshbus.log.status import ReplicaStatus, SegmentFile
 
 _EVENTS = 4_096
 """Rows of a segment that become objects at a time: bounds memory, and is large enough to be fast."""
+_HOT_EVENTS = 256
+"""Rows of a block that become objects at a time. Our choice: about what a follower is sent at once."""
 _PATIENCE = 8
 """How many times in a row files may disappear before a reader gets one more row."""
 
@@ -195,7 +197,10 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
                     yield events_of_batch(batch.slice(place, _EVENTS))
         for view, begin, end in self._views(low, high):
             for rows in view.rows(begin, end):
-                yield events_of_rows(rows, max(begin, rows.first), min(end, rows.end))
+                stop = min(end, rows.end)
+                # In pieces: a reader that wants a few events of a large append must not pay for all of them.
+                for place in range(max(begin, rows.first), stop, _HOT_EVENTS):
+                    yield events_of_rows(rows, place, min(place + _HOT_EVENTS, stop))
 
     def _segments(self, low: int, high: int) -> Iterator[Segment]:
         return (segment for segment in self.manifest.segments if segment.end > low and segment.first < high)

@@ -17,6 +17,7 @@ import msgspec
 from meshbus.errors import LogError, LogFault
 from meshbus.log.files import translated
 from meshbus.log.folder import aside
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.gatewaypolicy import GatewayPolicy
 
 if TYPE_CHECKING:
@@ -25,19 +26,34 @@ if TYPE_CHECKING:
 POLICIES = "_policies"
 MOST = 1_024
 """Policies that are kept before the oldest are removed: bounds the folder if policies change often."""
+MAX_UNWRITTEN = 64
+"""Policies that wait for the disk. Our choice: they change once a second at most, and are written several times a second."""
+
+BOUNDS = (
+    Bound(
+        name="unwritten_policies",
+        what="policies of a gateway that wait to be written beside its record",
+        by=By.PEER,
+        per_node=MAX_UNWRITTEN,
+        full="the oldest goes; the packets that were judged by it are lost with it, as the disk refuses both",
+        counter="lost_disk of the recorder",
+    ),
+)
 
 _NAME = re.compile(r"(\d{10})\.json")
 
 
 def load_policies(folder: Path) -> dict[int, GatewayPolicy]:
-    """Return the policies in a recorder's folder by number; raises LogError if one is damaged."""
+    """Return the policies in a recorder's folder by number; raises LogError if one is damaged or unreadable."""
     found: dict[int, GatewayPolicy] = {}
     for path in sorted((folder / POLICIES).glob("*.json")):
         match = _NAME.fullmatch(path.name)
         if match is None:
             continue
+        with translated(path, "cannot read"):
+            content = path.read_bytes()
         try:
-            found[int(match[1])] = msgspec.json.decode(path.read_bytes(), type=GatewayPolicy)
+            found[int(match[1])] = msgspec.json.decode(content, type=GatewayPolicy)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise LogError(
                 LogFault.CORRUPT, f"{path} is not a policy: {error}; restore it from a copy, or remove it"
@@ -63,6 +79,11 @@ class PolicyBook:
             number = self._numbers[policy] = self._next
             self._unwritten[number] = policy
             self._next += 1
+            if len(self._unwritten) > MAX_UNWRITTEN:
+                # The disk refuses them, and with them the rows that refer to them.
+                oldest = self._unwritten.pop(next(iter(list(self._unwritten))), None)
+                if oldest is not None:  # not written meanwhile by the other thread
+                    del self._numbers[oldest]
         return number
 
     def write(self, files: Files) -> None:
@@ -72,7 +93,7 @@ class PolicyBook:
             with translated(path, "cannot write"):
                 # Before the rows that refer to it: the recorder writes policies first (`drain`).
                 files.write_aside(path, aside(path), [msgspec.json.format(msgspec.json.encode(policy), indent=1)])
-            del self._unwritten[number]
+            self._unwritten.pop(number, None)  # the other thread may have dropped it
         if len(self._numbers) > MOST:
             known = list(
                 self._numbers.items()

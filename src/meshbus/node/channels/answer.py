@@ -16,7 +16,7 @@ from typing import TypeAlias
 from meshbus.engine.base.notices import Control, Replied, Requested, RequestFailed, RequestFault
 from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
-from meshbus.errors import ChannelError, ChannelFault, DeliveryError, LocalProtocolError, Timeout
+from meshbus.errors import ChannelError, ChannelFault, DeliveryError, Timeout
 from meshbus.names.channel import ChannelName
 from meshbus.node.driving.driver import Driver
 from meshbus.node.driving.live import Live
@@ -25,7 +25,6 @@ from meshbus.node.driving.waiting import Kind
 from meshbus.policy.reason import Reason
 from meshbus.seldom import SeldomWarning
 from meshbus.wire.constants import Subprotocol
-from meshbus.wire.messages.request import MAX_REPLY_PAYLOAD
 
 Handler: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 
@@ -103,10 +102,7 @@ class Answers:
 def _checked(reply: object) -> bytes:
     if not isinstance(reply, bytes | bytearray | memoryview):
         raise TypeError(f"the handler must return bytes, got {type(reply).__name__}")
-    answer = bytes(reply)
-    if len(answer) > MAX_REPLY_PAYLOAD:
-        raise LocalProtocolError(f"a reply has at most {MAX_REPLY_PAYLOAD} bytes, got {len(answer)}")
-    return answer
+    return bytes(reply)
 
 
 def answer_of(event: Control, channel: ChannelName, timeout_s: float) -> bytes:

@@ -99,14 +99,19 @@ class ChannelPublisher:
             self._live = self._refuse  # in place of a check on each publish
             on_close()
 
+    @property
+    def max_event_bytes(self) -> int:
+        """The largest event that can be published on the channel; over 8104 bytes only meshbus nodes get it."""
+        return self._live().engine.large.limit_of(self.channel)
+
     async def publish(self, payload: bytes | bytearray | memoryview | str) -> PublishReport:
         """Send one event to every subscriber.
 
         The report says to whom it was sent; `flush` waits until it has arrived.
 
         Wait for credit if a subscriber is slow, up to `config.wait_s`. Raises PartialDelivery if no subscriber could be
-        reached (BEST_EFFORT), LocalProtocolError for an event over 8104 bytes, AuthError or ChannelError if this node
-        may not publish now, LogError if the channel is logged and the event cannot be appended, LocalProtocolError if
+        reached (BEST_EFFORT), LocalProtocolError for an event above `max_event_bytes`, AuthError or ChannelError if this
+        node may not publish now, LogError if the channel is logged and the event cannot be appended, LocalProtocolError if
         the node is closed meanwhile.
         """
         event = payload if type(payload) is bytes else bytes_of(payload)

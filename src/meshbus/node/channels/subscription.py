@@ -1,6 +1,6 @@
 """A subscription: an async iterator of events or batches with a bounded queue.
 
-The queue is bounded in events and in bytes. The caller chooses what happens when it is full:
+The queue is bounded in events and in bytes; an empty one takes a single event of any size. The caller chooses what happens when it is full:
 
     block         stop granting credit: the publisher waits (memory is bounded by the queue and one window for each
                   stream). 0.23 nodes send to an inbox without credit: what they send beyond OVERRUN windows is dropped
@@ -254,6 +254,8 @@ class Subscription:
 
     def _is_full(self, batch: EventBatch | None = None) -> bool:
         events, size = (0, 0) if batch is None else (len(batch), batch.nbytes)
+        if events == 1 and not self._pending:
+            return False  # a single event is taken whatever its size, or it could never be
         return self._pending + events > self._max_events or self._pending_bytes + size > self._max_bytes
 
     def _make_room(self, batch: EventBatch) -> EventBatch | None:
@@ -288,7 +290,7 @@ class Subscription:
             return batch
         keep = min(len(batch), self._max_events)
         # Halving finds a size that fits in a few steps; the queue need not be filled to the last byte.
-        while keep and int(batch.offsets[-1] - batch.offsets[len(batch) - keep]) > self._max_bytes:
+        while keep > 1 and int(batch.offsets[-1] - batch.offsets[len(batch) - keep]) > self._max_bytes:
             keep //= 2
         self._dropped += len(batch) - keep
         return batch.slice(len(batch) - keep, len(batch))

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from meshbus.engine.base.notices import Control
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.tally import Tally
 from meshbus.engine.core import Engine
 from meshbus.engine.session.peer import Peer
 from meshbus.node.driving.driver import Driver
@@ -30,13 +31,15 @@ _PROOF_S = 1.0
 class Live:
     """One running engine on one driver."""
 
-    __slots__ = ("driver", "engine", "timings", "waiting")
+    __slots__ = ("driver", "engine", "received", "timings", "waiting")
 
     def __init__(self, engine: Engine, driver: Driver) -> None:
         self.engine = engine
         self.driver = driver
         self.waiting = Waiting()
         """Futures for what the engine will report."""
+        self.received = Tally()
+        """What was received, by channel."""
         self.timings: Timings | None = None
         """How long things take, if somebody looks."""
 

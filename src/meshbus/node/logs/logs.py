@@ -66,6 +66,8 @@ NO_TIME = -(1 << 63)
 """Stands for a time that is unknown, where there is no room for a null."""
 REOPEN_S = 5.0
 """Seconds before a log that could not be opened is tried again."""
+MAX_RECEIVED = 65_536
+"""Our choice: as many as channels that a publisher may name under a prefix."""
 _LEAST_OPEN, _MOST_OPEN = 8, 4_096
 NO_LOGS = "is not set, so this node keeps no logs"
 
@@ -82,6 +84,14 @@ BOUNDS = (
         unit="bytes",
         full="the oldest segments are removed; on a full disk appends are refused until there is room",
         counter="first_seq of the log",
+    ),
+    Bound(
+        name="received_channels",
+        what="channels of which it is known whether they are logged",
+        by=By.PUBLISHER,
+        per_node=MAX_RECEIVED,
+        full="those whose log is not in use are looked up again",
+        counter="none: only a cache",
     ),
     Bound(
         name="open_logs",
@@ -256,6 +266,11 @@ class ReceivedLog:
     def busy(self) -> bool:
         """Whether the log must stay open, because something waits for it."""
         return self._syncing is not None or self._finding.locked()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anything would be lost with this object: open files, or what the log is known to hold."""
+        return self.is_open or self.busy or self._numbers is not None
 
     def rest(self) -> None:
         """Close the files until the next event; blocks. Raises LogError if they cannot be synced."""
@@ -496,8 +511,15 @@ class Logs:
         config, log = self._config.log_config(channel, Logged.RECEIVED), None
         if config is not None:
             log = ReceivedLog(partial(self._open_file, channel, config), self._config.subnet, self._counters)
+        if len(self._received) >= MAX_RECEIVED:
+            self._forget_unused()
         self._received[channel] = log
         return log
+
+    def _forget_unused(self) -> None:
+        """Forget the channels that are not logged, and the logs that nobody uses; they are looked up again."""
+        self._received = {name: log for name, log in self._received.items() if log is not None and log.in_use}
+        self._closed_until = {name: at for name, at in self._closed_until.items() if name in self._received}
 
     def _open_file(self, channel: ChannelName, config: LogConfig) -> RedexFile:
         file = self.received.open(channel, config)

@@ -29,6 +29,7 @@ from meshbus.node.driving.tasks import TaskOwner
 from meshbus.node.replicas.replicarecords import records_of, rows_of
 from meshbus.policy.bound import Bound, By
 from meshbus.seldom import SeldomWarning
+from meshbus.wire.column import joined
 
 AHEAD_EVENTS, AHEAD_BYTES = 65_536, 2 << 20
 """How much is read ahead of a member that catches up."""
@@ -200,5 +201,5 @@ def _merged(writes: Sequence[Write]) -> Iterator[Write]:
             yield from group
             continue
         appends = [write for write in group if isinstance(write, AppendEvents)]
-        records = tuple(record for append in appends for record in append.payloads)
+        records = joined([append.payloads for append in appends])
         yield AppendEvents(appends[-1].number, key, appends[0].first_seq, records)

@@ -30,10 +30,12 @@ from meshbus.engine.replicas.records import (
     Diverged,
     Gap,
     Halted,
+    LeftBehind,
     Newcomer,
     Notice,
     Refusal,
     Refused,
+    Resumed,
     RoleChanged,
     SetAside,
     SkipTo,
@@ -49,7 +51,8 @@ from meshbus.node.driving.driver import Driver
 from meshbus.node.driving.live import Live
 from meshbus.node.replicas.replicadisk import ReplicaDisk
 from meshbus.node.replicas.replicaonce import Writers
-from meshbus.policy.bound import Bound, By
+from meshbus.policy.bound import Bound, By, forgotten
+from meshbus.wire.column import joined, nbytes_of
 from meshbus.wire.frames import columns_of
 from meshbus.wire.messages.append import Appended, Outcome
 from meshbus.wire.messages.redex import Role, chain_of
@@ -57,6 +60,8 @@ from meshbus.wire.record import unpack_record
 
 MAX_LINE_BYTES = 64 << 20
 """Bytes that may wait here because the engine has too much waiting: as much as waits there."""
+MAX_UNCOMMITTED_BYTES = 64 << 20
+"""Bytes of records in memory that a majority does not have yet. Publishers that wait for the leader alone may write more."""
 
 BOUNDS = (
     Bound(
@@ -68,6 +73,16 @@ BOUNDS = (
         unit="bytes",
         full="an append is refused with BACKPRESSURE",
         counter="ReplicationError",
+    ),
+    Bound(
+        name="replica_uncommitted",
+        what="records that this node has and a majority does not",
+        by=By.PEER,
+        per_node=None,
+        per={"channel": MAX_UNCOMMITTED_BYTES},
+        unit="bytes",
+        full="the oldest go from memory: when they are committed, subscribers find them in the log only",
+        counter=forgotten("replica_uncommitted"),
     ),
 )
 
@@ -96,6 +111,48 @@ class _Stored(NamedTuple):
     records: Sequence[bytes]
 
 
+class Uncommitted:
+    """The records that were written here and are not known to be committed, as far as memory allows: the newest."""
+
+    def __init__(self, forget: Callable[[int], None]) -> None:
+        """Keep nothing yet; `forget` is called with the number of records that go because there are too many."""
+        self._parts: deque[_Stored] = deque()
+        self._bytes = 0
+        self._forget = forget
+
+    def add(self, first_seq: int, records: Sequence[bytes]) -> None:
+        """Add records behind the others."""
+        self._parts.append(_Stored(first_seq, records))
+        self._bytes += nbytes_of(records)
+        while self._bytes > MAX_UNCOMMITTED_BYTES and len(self._parts) > 1:
+            gone = self._parts.popleft()
+            self._bytes -= nbytes_of(gone.records)
+            self._forget(len(gone.records))
+
+    def cut(self, first_seq: int) -> None:
+        """Remove the records from a sequence on."""
+        while self._parts and self._parts[-1].first_seq + len(self._parts[-1].records) > first_seq:
+            last = self._parts.pop()
+            self._bytes -= nbytes_of(last.records)
+            if kept := last.records[: max(first_seq - last.first_seq, 0)]:
+                self.add(last.first_seq, kept)
+
+    def take(self, tail: int) -> tuple[int, Sequence[bytes]]:
+        """Remove the records below a sequence, and return the sequence of the first of them, and them."""
+        first, done = tail, list[Sequence[bytes]]()
+        while self._parts and self._parts[0].first_seq < tail:
+            part = self._parts.popleft()
+            self._bytes -= nbytes_of(part.records)
+            known = tail - part.first_seq
+            if known < len(part.records):
+                rest = part.records[known:]
+                self._parts.appendleft(_Stored(tail, rest))
+                self._bytes += nbytes_of(rest)
+            first = min(first, part.first_seq)
+            done.append(part.records[:known])
+        return first, joined(done)
+
+
 class ReplicaMember:
     """One member of one replicated channel."""
 
@@ -119,11 +176,13 @@ class ReplicaMember:
         """Appends that the engine does not have yet."""
         self._line_bytes = 0
         self._flushing = False
+        self._paced = False
+        """Whether appends wait until a follower that lacks too much has caught up."""
         self._tokens: dict[int, list[_Waiting]] = {}
         """Appends that the engine has, as it got them together."""
         self._token = 0
         self._changes: dict[int, asyncio.Future[Refusal | None]] = {}
-        self._uncommitted: deque[_Stored] = deque()
+        self._uncommitted = Uncommitted(lambda count: live.engine.counters.add("forget", "replica_uncommitted", count))
         self._shown = 0
         """How far the readers of the log were told that they can read."""
         self._restaffing: dict[int, int] = {}
@@ -155,7 +214,7 @@ class ReplicaMember:
 
     def _append(self, records: Sequence[bytes], acks: Acks) -> asyncio.Future[Appended]:
         waiting = _Waiting(records, acks, asyncio.get_running_loop().create_future())
-        size = sum(map(len, records))
+        size = nbytes_of(records)
         if not self.leads:
             waiting.outcome.set_result(self._not_leader())
         elif self._line and self._line_bytes + size > MAX_LINE_BYTES:
@@ -167,7 +226,7 @@ class ReplicaMember:
         return waiting.outcome
 
     def _flush_soon(self) -> None:
-        if not self._flushing:
+        if self._line and not self._flushing and not self._paced:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
 
@@ -181,7 +240,7 @@ class ReplicaMember:
                 continue
             self._token += 1
             self._tokens[self._token] = group
-            records = [record for waiting in group for record in waiting.records]
+            records = joined([waiting.records for waiting in group])
             self._act("append", self._token, records, acks)
 
     def _not_leader(self) -> Appended:
@@ -201,6 +260,11 @@ class ReplicaMember:
         """Return the members by the config of the set; empty as long as there is none."""
         config = self.core.config
         return () if config is None else tuple(member.node for member in config.members)
+
+    def has_settled(self, node: int, *, is_member: bool) -> bool:
+        """Return whether this node leads, and a majority has stored a config in which another one is a member, or is none."""
+        lead = self.core.lead
+        return lead is not None and lead.config_stored and (node in self.nodes()) == is_member
 
     def reaches(self, node: int) -> bool:
         """Return whether a member is this node, or one with a session."""
@@ -241,24 +305,24 @@ class ReplicaMember:
             _resolve(group, Outcome.UNRESOLVED)
         self._tokens.clear()
         self._line.clear()
-        for change in self._changes.values():
+        self._end_changes(Refusal.NOT_LEADER)
+
+    def _end_changes(self, outcome: Refusal | None) -> None:
+        changes, self._changes = self._changes, {}
+        for change in changes.values():
             if not change.done():
-                change.set_result(Refusal.NOT_LEADER)
+                change.set_result(outcome)
 
     def _remember(self, write: Write) -> None:
         match write:
             case AppendEvents() if write.payloads:
-                self._uncommitted.append(_Stored(write.first_seq, write.payloads))
+                self._uncommitted.add(write.first_seq, write.payloads)
                 self.writers.stored(write.payloads)
             case SetAside(first_seq=first):
-                while self._uncommitted and self._uncommitted[-1].first_seq >= first:
-                    self._uncommitted.pop()
-                if self._uncommitted:
-                    last = self._uncommitted.pop()
-                    self._uncommitted.append(last._replace(records=last.records[: first - last.first_seq]))
+                self._uncommitted.cut(first)
                 self.writers.forget()
             case SkipTo():
-                self._uncommitted.clear()
+                self._uncommitted.cut(0)
                 self.writers.forget()
 
     def _hear(self, notice: Notice) -> None:
@@ -269,21 +333,35 @@ class ReplicaMember:
                 self._refuse(token, reason)
             case Unresolved(token=token):
                 _resolve(self._tokens.pop(token, ()), Outcome.UNRESOLVED)
+            case Resumed():
+                self._paced = False
+                self._flush_soon()
             case Committed(tail=tail):
                 self._commit(tail)
             case RoleChanged(role=role, tag=tag):
                 if role in {Role.CANDIDATE, Role.LEADER}:
                     self._live.engine.counters.add("replica", "led" if role == Role.LEADER else "elections")
+                self._paced = False
+                self._flush_soon()  # what waits here is refused, if this node leads no more
+                if role != Role.LEADER:
+                    self._end_changes(Refusal.NOT_LEADER)
                 self._tag(tag)
             case Newcomer(member=member):
                 self._restaffing[member.node] = member.incarnation
                 self._restaff()
             case ConfigChanged():
-                changes, self._changes = self._changes, {}
-                for change in changes.values():
-                    if not change.done():
-                        change.set_result(None)
+                self._end_changes(None)
                 self._restaff()
+            case _:
+                self._report(notice)
+
+    def _report(self, notice: Notice) -> None:
+        """Tell an operator what happened to this replica, or to another."""
+        match notice:
+            case LeftBehind(node=node):
+                text = "%s: %016x stores events too slowly and is not waited for any more; it catches up on its own"
+                _logger.warning(text, self.channel, node)
+                self._live.engine.counters.add("replica", "left_behind")
             case Diverged(first_seq=first, count=count, epoch=epoch):
                 text = "%s: %d events from sequence %d on, of epoch %d, were not acknowledged by a majority and are set aside"
                 _logger.warning(text, self.channel, count, first, epoch)
@@ -309,18 +387,20 @@ class ReplicaMember:
             if not waiting.outcome.done():
                 waiting.outcome.set_result(Appended(req=0, outcome=outcome, first_seq=first, count=count))
             first += count
-        if self._line:
-            self._flush_soon()
+        self._flush_soon()
 
     def _refuse(self, token: int, reason: Refusal) -> None:
         change = self._changes.pop(token, None)
         if change is not None and not change.done():
             change.set_result(reason)
         group = self._tokens.pop(token, [])
-        if reason is Refusal.BACKPRESSURE and self._tokens:
-            # There is room when something of what waits was acknowledged.
+        if reason is Refusal.BEHIND:
+            self._paced = True
+            self._live.engine.counters.add("replica", "paced")
+        if reason is Refusal.BEHIND or (reason is Refusal.BACKPRESSURE and self._tokens):
+            # There is room when something of what waits was acknowledged, or when a follower has caught up.
             self._line.extendleft(reversed(group))
-            self._line_bytes += sum(len(record) for waiting in group for record in waiting.records)
+            self._line_bytes += sum(nbytes_of(waiting.records) for waiting in group)
         else:
             _resolve(group, _OUTCOMES.get(reason, Outcome.NOT_LEADER), leader=self.core.leader or 0)
 
@@ -328,14 +408,7 @@ class ReplicaMember:
         """Make what a majority has on disk readable, and send it to the subscribers if this node leads."""
         self.disk.commit_to(tail)
         self.core.retained(self.disk.log.first_retained)
-        first, records = tail, list[bytes]()
-        while self._uncommitted and self._uncommitted[0].first_seq < tail:
-            stored = self._uncommitted.popleft()
-            known = tail - stored.first_seq
-            if known < len(stored.records):
-                self._uncommitted.appendleft(_Stored(tail, stored.records[known:]))
-            first = min(first, stored.first_seq)
-            records += stored.records[:known]
+        first, records = self._uncommitted.take(tail)
         if records and self.leads and self._live.engine.admission.roster.members(self.channel):
             self._send(first, records)
         self._show()

@@ -16,7 +16,9 @@ from meshbus.errors import LocalProtocolError
 from meshbus.log.once import BATCH, PLACE, WRITER
 from meshbus.node.replicas.replicadisk import ReplicaDisk
 from meshbus.policy.bound import Bound, By
+from meshbus.wire.column import ByteColumn
 from meshbus.wire.record import unpack_record, with_headers
+from meshbus.wire.recordcolumn import have_headers
 
 MAX_WRITERS = 4096
 """Writers whose last batch is remembered; one that was forgotten costs a search of the log."""
@@ -54,6 +56,8 @@ class Writers:
 
     def stored(self, records: Sequence[bytes]) -> None:
         """Record what was written at the end of the log."""
+        if isinstance(records, ByteColumn) and not have_headers(records):
+            return
         for record in with_headers(records):
             if (found := _key_of(record)) is not None:
                 self._last.put(*found)

@@ -31,6 +31,7 @@ from meshbus.node.driving.tasks import TaskOwner
 from meshbus.node.driving.waiting import Kind
 from meshbus.node.replicas.replicamember import ReplicaMember
 from meshbus.policy.bound import Bound, By
+from meshbus.wire.column import joined, largest_of, nbytes_of
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.append import Appended, AppendFlags, Outcome
 from meshbus.wire.messages.leadership import MAX_REPLICATED
@@ -121,8 +122,7 @@ class ReplicaPublishing:
 
         Raises LocalProtocolError if a record is too large, and ReplicationError with the reason otherwise.
         """
-        for record in records:
-            check_record_size(len(record))
+        check_record_size(largest_of(records))
         deadline = Driver.now() + wait_s
         if once:
             return await self._append(records, acks, deadline, once=True)
@@ -130,7 +130,7 @@ class ReplicaPublishing:
             raise self._error(ReplicationFault.BACKPRESSURE)
         outcome: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self._line.append(_Waiting(records, acks, deadline, outcome))
-        self._line_bytes += sum(map(len, records))
+        self._line_bytes += nbytes_of(records)
         if not self._sending:
             self._sending = True
             self._sender.start(self._send_line())
@@ -146,17 +146,17 @@ class ReplicaPublishing:
         try:
             while self._line:
                 group = [self._line.popleft()]
-                size = sum(map(len, group[0].records))
+                size = nbytes_of(group[0].records)
                 while self._line and self._line[0].acks is group[0].acks and size < GROUP_BYTES:
                     group.append(self._line.popleft())
-                    size += sum(map(len, group[-1].records))
+                    size += nbytes_of(group[-1].records)
                 self._line_bytes -= size
                 await self._send_group(group)
         finally:
             self._sending = False
 
     async def _send_group(self, group: Sequence[_Waiting]) -> None:
-        records = [record for waiting in group for record in waiting.records]
+        records = joined([waiting.records for waiting in group])
         try:
             answer = await self._append(records, group[0].acks, max(waiting.deadline for waiting in group), once=False)
         except ReplicationError as error:

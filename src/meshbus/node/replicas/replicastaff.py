@@ -67,6 +67,9 @@ async def _change(member: ReplicaMember, what: str, node: int, timeout_s: float,
             while refusal in {Refusal.NO_CHANGE, Refusal.CHANGING}:
                 _check_leads(member)
                 refusal = await member.change(what, node)
+                # The leader takes a node that lost its memory back by itself, and may have been faster.
+                if member.has_settled(node, is_member=what == "add"):
+                    return
                 if refusal is not None:
                     await asyncio.sleep(PAUSE_S)
     except TimeoutError:

@@ -10,8 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshbus.engine.channels.publish import WAIT_S, PublishConfig, PublishReport
 from meshbus.errors import AuthError, AuthFault, ConfigError
@@ -20,10 +19,16 @@ from meshbus.names.channel import ChannelName
 from meshbus.node.channels.publisher import ChannelPublisher, bytes_of, columns_from
 from meshbus.node.driving.driver import Driver
 from meshbus.node.driving.live import Live
-from meshbus.node.replicas.replicapublish import check_record_size
+from meshbus.node.replicas.replicapublish import MAX_PAYLOAD, check_record_size
 from meshbus.node.replicas.replicas import ReplicatedChannel
+from meshbus.wire.frames import columns_of
 from meshbus.wire.messages.append import Appended, Outcome
-from meshbus.wire.record import RECORD_COST, Record, pack_record, pack_records
+from meshbus.wire.record import RECORD_COST, Record, pack_record
+from meshbus.wire.recordcolumn import pack_record_column
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ONCE_WAIT_S = 60.0
 """How long `publish_once` tries: it can be repeated safely, so it outlasts a change of the leader with a slow disk."""
@@ -38,6 +43,11 @@ class ReplicatedPublisher(ChannelPublisher):
         super().__init__(channel, config, live)
         self._replicated = replicated
 
+    @property
+    def max_event_bytes(self) -> int:
+        """The largest event of a replicated channel: it has to fit one packet between its members."""
+        return MAX_PAYLOAD
+
     async def publish(self, payload: bytes | bytearray | memoryview | str) -> PublishReport:
         """Append one event, and wait until it is as durable as `acks` of the channel says.
 
@@ -46,7 +56,7 @@ class ReplicatedPublisher(ChannelPublisher):
         """
         event = payload if type(payload) is bytes else bytes_of(payload)
         await self._send_first()
-        return await self._append([event])
+        return await self._append([pack_record(Record(event, time.time_ns(), self._origin()))])
 
     def send(self, payload: bytes | bytearray | memoryview | str) -> None:
         """Append one event without waiting, together with others; as `ChannelPublisher.send`, up to 7971 bytes."""
@@ -58,8 +68,7 @@ class ReplicatedPublisher(ChannelPublisher):
         """Append many events, all or none and one after the other; raises as `publish` does."""
         offsets, data = columns_from(events)
         await self._send_first()
-        view = data.data
-        return await self._append([bytes(view[left:right]) for left, right in pairwise(offsets.tolist())])
+        return await self._append_columns(offsets, data)
 
     async def flush(self, timeout_s: float = WAIT_S) -> PublishReport:
         """Wait for the events of `send`: a publish on a replicated channel returns when its events are safe."""
@@ -84,47 +93,44 @@ class ReplicatedPublisher(ChannelPublisher):
         await self._send_first()
         done = 0
         for payloads, columns in batch_slices(rows, writer, batch):
-            records = self._records(payloads.to_pylist(), columns["headers"], columns.get("ts_ns"))
+            records = _records(payloads.to_pylist(), columns["headers"], columns.get("ts_ns"), self._origin())
             publishing, acks = self._replicated.publishing, self._replicated.acks
             done += (await publishing.append(records, acks, ONCE_WAIT_S, once=True)).count
         return done
 
     def _start(self, events: list[bytes]) -> Coroutine[Any, Any, PublishReport]:
-        return self._append(events)
+        return self._append_columns(*columns_of(events))
 
     async def _send_first(self) -> None:
         if self._sends.busy:
             await self._sends.settle()
 
-    async def _append(self, payloads: Sequence[bytes]) -> PublishReport:
+    async def _append_columns(self, offsets: NDArray[np.integer], data: NDArray[np.uint8]) -> PublishReport:
+        return await self._append(pack_record_column(offsets, data, time.time_ns(), self._origin()))
+
+    async def _append(self, records: Sequence[bytes]) -> PublishReport:
         replicated = self._replicated
-        answer = await replicated.publishing.append(self._records(payloads), replicated.acks, self.config.wait_s)
+        answer = await replicated.publishing.append(records, replicated.acks, self.config.wait_s)
         return PublishReport(0, 0, log_seq=answer.first_seq, replicated=self._word(answer))
 
-    def _records(
-        self,
-        payloads: Sequence[bytes],
-        headers: Sequence[Mapping[str, bytes]] | None = None,
-        times: Sequence[int] | None = None,
-    ) -> list[bytes]:
-        engine, now_ns = self._live().engine, time.time_ns()
+    def _origin(self) -> int:
+        """Return the origin hash of this node, which may publish; raises AuthError if it may not."""
+        engine = self._live().engine
         if not engine.admission.authorizer.can_publish_locally(self.channel, Driver.now()):
             problem = f"this node may not publish on {str(self.channel)!r}; see publish_caps and require_token there"
             raise AuthError(AuthFault.DENIED, problem)
-        origin = engine.identity.origin_hash
-        if headers is None:
-            return pack_records(payloads, now_ns, origin)
-        return [
-            pack_record(
-                Record(
-                    payload,
-                    now_ns if times is None else int(times[place]),
-                    origin,
-                    headers[place],
-                )
-            )
-            for place, payload in enumerate(payloads)
-        ]
+        return engine.identity.origin_hash
 
     def _word(self, answer: Appended) -> str:
         return "unconfirmed" if answer.outcome is Outcome.UNCONFIRMED else str(self._replicated.acks)
+
+
+def _records(
+    payloads: Sequence[bytes], headers: Sequence[Mapping[str, bytes]], times: Sequence[int] | None, origin: int
+) -> list[bytes]:
+    """Return records with headers, published now unless times are given."""
+    now_ns = time.time_ns()
+    return [
+        pack_record(Record(payload, now_ns if times is None else int(times[place]), origin, headers[place]))
+        for place, payload in enumerate(payloads)
+    ]

@@ -103,7 +103,7 @@ def decode_checkpoint(buffer: Buffer) -> Checkpoint:
     if flags > _KNOWN_FLAGS:
         raise MalformedPacket(_WHAT, Fault.BAD_VALUE, f"flags {flags}")
     term = term_in(view)
-    reader = _Reader(view[_HEAD.size + (_TERM.size if flags & _IN_LEDGER else 0) :])
+    reader = _after_head(view)
     inputs = tuple(reader.input() for _ in reader.count(_INPUT.size + _NAME_WIDTH))
     observed = tuple(reader.observed() for _ in reader.count(_OBSERVED.size))
     outputs = reader.count(_HASH.size + _PAYLOAD_WIDTH)
@@ -148,6 +148,28 @@ def term_in(state: Buffer) -> int:
         return 0
     (term,) = _TERM.unpack_prefix(memoryview(state)[_HEAD.size :])
     return int(term)
+
+
+def own_state_at(buffer: Buffer) -> int:
+    """Return where the daemon's own state begins in a checkpoint; raise MalformedPacket if that cannot be found."""
+    view = memoryview(buffer)
+    reader = _after_head(view)
+    for _ in reader.count(_INPUT.size + _NAME_WIDTH):
+        reader.input()
+    observed = reader.count(_OBSERVED.size)
+    reader.rest = reader.rest[len(observed) * _OBSERVED.size :]
+    outputs = reader.count(_HASH.size + _PAYLOAD_WIDTH)
+    if len(outputs):
+        reader.hash()
+    for _ in outputs:
+        reader.hash()
+        _, reader.rest = take_field(_WHAT, "output", reader.rest, _PAYLOAD_WIDTH)
+    return len(view) - len(reader.rest)
+
+
+def _after_head(view: memoryview) -> _Reader:
+    is_in_ledger = _HEAD.unpack_prefix(view)[1] & _IN_LEDGER
+    return _Reader(view[_HEAD.size + (_TERM.size if is_in_ledger else 0) :])
 
 
 class _Reader:

@@ -8,6 +8,7 @@ docs/decisions/0033 the reasons. The counterpart for 0.23 members is redex.py, w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from typing import TypeAlias
 
@@ -34,9 +35,11 @@ MAX_SEQ = (1 << 63) - 1
 """The highest sequence of a log, and the highest epoch."""
 EVENT_COST = SIZE_BYTES
 """4: what an event of a DATA message costs in addition to its payload."""
+DATA_HEAD = _DATA.size
+"""93: what a DATA message has before the sizes of its events."""
 MAX_MESSAGE = ROUTED_PAYLOAD - FRAME_PREFIX_BYTES
 """8086: the longest message, so that it passes a relay too."""
-DATA_ROOM = MAX_MESSAGE - _DATA.size
+DATA_ROOM = MAX_MESSAGE - DATA_HEAD
 """7993: the room of a DATA message for events."""
 MAX_REPLICATED = DATA_ROOM - EVENT_COST
 """7989: the largest record of a channel that is replicated with epochs."""
@@ -152,7 +155,7 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
     first_retained: int
     """The first sequence that the sender still has."""
     first_seq: int
-    payloads: tuple[bytes, ...] = ()
+    payloads: Sequence[bytes] = ()
 
 
 class Configure(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,22 +273,31 @@ def _encode_stored(stored: Stored) -> bytes:
     )
 
 
-def _encode_data(data: Data) -> bytes:
-    head = _DATA.pack(
+def pack_data_head(data: Data, prev_epoch: int, first_seq: int, count: int) -> bytes:
+    """Write the head of a DATA message with some of the events."""
+    return _DATA.pack(
         _Kind.DATA,
         data.channel_id,
         data.epoch,
         data.round,
-        data.prev_epoch,
+        prev_epoch,
         data.entry_epoch,
         data.committed,
         data.first_retained,
-        data.first_seq,
-        len(data.payloads),
+        first_seq,
+        count,
     )
-    event = head + pack_sized(data.payloads)
-    if len(event) > MAX_MESSAGE:
-        raise LocalProtocolError(f"leadership data: {len(event)} bytes do not fit one packet of {MAX_MESSAGE}")
+
+
+def check_size(size: int) -> None:
+    """Raise LocalProtocolError for a DATA message that does not fit one packet."""
+    if size > MAX_MESSAGE:
+        raise LocalProtocolError(f"leadership data: {size} bytes do not fit one packet of {MAX_MESSAGE}")
+
+
+def _encode_data(data: Data) -> bytes:
+    event = pack_data_head(data, data.prev_epoch, data.first_seq, len(data.payloads)) + pack_sized(data.payloads)
+    check_size(len(event))
     return event
 
 

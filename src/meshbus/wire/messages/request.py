@@ -1,7 +1,8 @@
 """Request and reply (0x4D06): ask the responder of a channel, and receive replies up to the last one.
 
 A request is subject to the policy of its channel. engine/channels/request.py matches replies with requests, and drops
-late ones. The bytes are in docs/wire/profile.md.
+late ones. A message may be larger than a packet: it is then sent in parts (wire/messages/large.py). The bytes are in
+docs/wire/profile.md.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from meshbus.names.channel import ChannelName
 from meshbus.wire.constants import MAX_EVENT
 from meshbus.wire.header import Buffer
 from meshbus.wire.layout import Layout, pack_channel, unpack_channel
+from meshbus.wire.messages.large import MAX_MESSAGE
 
 _REQUEST = Layout("request", "<BQIB")
 _REPLY = Layout("reply", "<BQBB")
 _CANCEL = Layout("request cancel", "<BQ")
 
 MAX_REPLY_PAYLOAD = MAX_EVENT - _REPLY.size
-"""8093: a longer answer takes several replies."""
+"""8093: a longer reply does not fit a packet."""
 
 
 class _Kind(IntEnum):
@@ -81,7 +83,7 @@ RequestMessage: TypeAlias = Request | Reply | Cancel
 def encode_request(message: RequestMessage) -> bytes:
     """Write a request message.
 
-    Raises LocalProtocolError for what does not fit one packet.
+    Raises LocalProtocolError for what not even parts can carry.
     """
     match message:
         case Request():
@@ -116,8 +118,8 @@ def _encode_request(request: Request) -> bytes:
 
 
 def _fitting(event: bytes) -> bytes:
-    if len(event) > MAX_EVENT:
-        raise LocalProtocolError(f"request: {len(event)} bytes do not fit one packet of {MAX_EVENT}")
+    if len(event) > MAX_MESSAGE:
+        raise LocalProtocolError(f"request: {len(event)} bytes are too large; at most {MAX_MESSAGE} can be sent")
     return event
 
 

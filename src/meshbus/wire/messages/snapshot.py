@@ -25,6 +25,8 @@ MIN_BYTES = 94
 _WHAT = "state snapshot"
 _HEAD = Layout(_WHAT, f"<4sB32sQ{LINK_BYTES}sQ")
 _SIZE = Layout(_WHAT, "<I")
+STATE_AT = _HEAD.size + _SIZE.size
+"""Where the state begins in a snapshot."""
 
 
 class StateSnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,289 @@
+"""Large events (0x4D0A), the receiving side: puts the parts of an event together, in one buffer and within a budget.
+
+    first part        is the event small enough for its channel? ── no ──► REFUSED to the sender, its parts are dropped
+                      is there memory for all of it? ── no ──► dropped unacknowledged, so that it comes again
+                      a buffer of its size
+    further parts     written to their place in the buffer; they come in order, because their stream is reliable
+    last part         the buffer becomes the event: nothing is copied any more, up to Arrow
+
+A buffer is charged in full when it is made, so that an event which was begun can be finished; memory that was not written
+takes none. A part that does not continue its event ends it, and so does a pause of `STALL_S`. Everything that is dropped is
+counted. Delivery (engine/streams/delivery.py) calls this for packets that count no event; messages of the subprotocol
+itself are refusals, which end the sending (engine/streams/traffic.py). The other side is engine/streams/largeload.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from meshbus.engine.base.deadlines import Deadlines
+from meshbus.engine.base.notices import PeerFailed, PeerGone
+from meshbus.engine.base.packets import Output
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context, Service
+from meshbus.engine.streams.reorder import Payloads
+from meshbus.engine.streams.streams import Streams
+from meshbus.errors import RemoteProtocolError
+from meshbus.names.channel import ChannelName
+from meshbus.policy.bound import Bound, By
+from meshbus.policy.channels import ChannelConfigRegistry
+from meshbus.policy.reason import Reason
+from meshbus.wire.constants import DEFAULT_LARGE_EVENT, Subprotocol
+from meshbus.wire.messages.large import (
+    MAX_MESSAGE,
+    PART_HEAD,
+    Part,
+    Refused,
+    decode_part,
+    decode_refused,
+    encode_refused,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PEER_BYTES = MAX_MESSAGE
+"""Memory for the unfinished events of one peer. Our choice: one of the largest size, or four of the default."""
+NODE_BYTES = 4 * PEER_BYTES
+"""Memory for all of them. Our choice: a quarter of a GiB."""
+MAX_UNFINISHED = 64
+"""Unfinished events of one peer. Our choice: far more channels than send large events at the same time."""
+STALL_S = 30.0
+"""How long an unfinished event is kept without another part. Our choice: longer than a stream takes to fail."""
+
+
+BOUNDS = (
+    Bound(
+        name="unfinished_events",
+        what="bytes of large events that are not complete, by the size that they claim",
+        by=By.PUBLISHER,
+        per_node=NODE_BYTES,
+        per={"peer": PEER_BYTES, "peer, in events": MAX_UNFINISHED},
+        unit="bytes",
+        full="the new event waits: its first part is not acknowledged",
+        counter=Reason.PART_WAITS,
+    ),
+)
+
+
+class Whole(NamedTuple):
+    """A large event that is complete."""
+
+    data: NDArray[np.uint8]
+    sequence: int
+    """Sequence of the packet that completed it."""
+    pub_seq: int | None
+    stamp: int
+    """When it was published, as its packets say."""
+
+
+class _Unfinished:
+    """A large event of which parts are missing."""
+
+    __slots__ = ("buffer", "filled", "number")
+
+    def __init__(self, size: int, number: int | None) -> None:
+        # Not zeroed: pages that no part was written to take no memory.
+        self.buffer = np.empty(size, np.uint8)
+        self.filled = 0
+        self.number = number
+
+    def continues(self, part: Part, number: int | None) -> bool:
+        return part.size == len(self.buffer) and part.offset == self.filled and number == self.number
+
+
+_Key = tuple[int, int]
+"""Node id of the sender, and stream id."""
+
+
+class Large(Service):
+    """The unfinished large events of all peers; handles refusals of ours."""
+
+    def __init__(self, context: Context, streams: Streams) -> None:
+        self._streams = streams
+        self._peers = context.peers
+        self._counters = context.counters
+        self._registry: ChannelConfigRegistry | None = None
+        self._unfinished: dict[_Key, _Unfinished] = {}
+        self._due: Deadlines[_Key] = Deadlines()
+        self._bytes: Counter[int] = Counter()
+        """Bytes of the unfinished events, by peer."""
+        self._events: Counter[int] = Counter()
+        self._all_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._unfinished)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the unfinished events claim."""
+        return self._all_bytes
+
+    def limit_of(self, channel: ChannelName) -> int:
+        """Return the largest event that this node takes on a channel."""
+        config = None if self._registry is None else self._registry.get_by_name(channel)
+        return DEFAULT_LARGE_EVENT if config is None else config.max_event_bytes
+
+    # ── packets ─────────────────────────────────────────────────────────────────────────────
+
+    def admitted(self, peer: Peer, payloads: Payloads) -> int:
+        """Return how many packets, from the first on, may be accepted: up to one that begins an event without room.
+
+        The others are not acknowledged, so that the sender repeats them.
+        """
+        view = payloads.data.data
+        for row in np.flatnonzero(payloads.counts == 0).tolist():
+            at = int(payloads.starts[row])
+            head = view[at : at + PART_HEAD]
+            size, offset = int.from_bytes(head[:4], "little"), int.from_bytes(head[4:], "little")
+            if offset == 0 and not self._has_room(peer.node_id, size) and size <= MAX_MESSAGE:
+                self._counters.count(Reason.PART_WAITS)
+                return int(row)
+        return len(payloads)
+
+    def join(
+        self, peer: Peer, stream_id: int, payloads: Payloads, limit: int, now: float, out: Output
+    ) -> Iterator[Payloads | Whole]:
+        """Yield what the packets of a run complete, in order: runs of packets with events, and large events.
+
+        `limit` is the largest event that may come on the stream; 0 if none may.
+        """
+        number = payloads.pub_seq
+        limit = limit if peer.uses(Subprotocol.LARGE) else 0
+        first = 0
+        counts = payloads.counts.tolist()
+        for row, count in enumerate(counts):
+            if count:
+                continue
+            if row > first:
+                yield _rows(payloads, first, row, number)
+                number = None if number is None else number + sum(counts[first:row])
+            first = row + 1
+            whole = self._take(peer, stream_id, payloads, row, number, limit, out)
+            if whole is not None:
+                yield whole
+        # Once for all parts of the run: most runs end within an event.
+        if (key := (peer.node_id, stream_id)) in self._unfinished:
+            self._due.set(key, now + STALL_S)
+        if first < len(counts):
+            yield _rows(payloads, first, len(counts), number)
+
+    def receive(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
+        """Handle the refusal of an event that this node is sending."""
+        try:
+            refused = decode_refused(message)
+        except RemoteProtocolError:
+            self._counters.count(Reason.LARGE_MESSAGE_MALFORMED)
+            return
+        self._counters.add("large", "refused_by_peer")
+        self._streams.traffic_of(peer).on_refused(refused)
+
+    # ── peers, policy and time ──────────────────────────────────────────────────────────────
+
+    def channels_configured(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
+        """Use the limits of new channel configurations for the events that begin from now on."""
+        self._registry = registry
+
+    def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
+        """Drop the unfinished events of a peer that was removed; one that failed may recover."""
+        if isinstance(down, PeerGone):
+            for key in [key for key in self._unfinished if key[0] == down.node_id]:
+                self._drop(key, Reason.LARGE_UNFINISHED)
+
+    def next_timer(self) -> float | None:
+        """Return when the first unfinished event is given up, or None."""
+        return self._due.next()
+
+    def tick(self, now: float, out: Output) -> None:
+        """Drop the events of which nothing came for too long."""
+        for key in self._due.over(now):
+            peer = self._peers.get(key[0])
+            stream = None if peer is None else peer.rx.get(key[1])
+            if stream is not None and stream.held:
+                self._due.set(key, now + STALL_S)  # the application holds it up, not the sender
+            else:
+                self._drop(key, Reason.LARGE_UNFINISHED)
+
+    # ── small parts ─────────────────────────────────────────────────────────────────────────
+
+    def _take(
+        self,
+        peer: Peer,
+        stream_id: int,
+        payloads: Payloads,
+        row: int,
+        number: int | None,
+        limit: int,
+        out: Output,
+    ) -> Whole | None:
+        """Write one part to its place, and return the event if it is complete."""
+        at, key = int(payloads.starts[row]), (peer.node_id, stream_id)
+        try:
+            part = decode_part(payloads.data.data[at : at + int(payloads.lengths[row])])
+        except RemoteProtocolError:
+            self._counters.count(Reason.PART_MALFORMED)
+            return None
+        if not limit:
+            self._counters.count(Reason.PART_MALFORMED)
+            return None
+        if part.offset == 0:
+            self._begin(peer, key, part, number, limit, out)
+        event = self._unfinished.get(key)
+        if event is None or not event.continues(part, number):
+            self._counters.count(Reason.PART_DISORDER)
+            self._drop(key, Reason.LARGE_UNFINISHED)
+            return None
+        end = event.filled + len(part.body)
+        event.buffer.data[event.filled : end] = part.body
+        event.filled = end
+        if end < part.size:
+            return None
+        self._drop(key, None)
+        stamp = 0 if payloads.stamps is None else int(payloads.stamps[row])
+        return Whole(event.buffer, int(payloads.sequences[row]), number, stamp)
+
+    def _begin(self, peer: Peer, key: _Key, part: Part, number: int | None, limit: int, out: Output) -> None:
+        self._drop(key, Reason.LARGE_UNFINISHED)
+        if part.size > limit:
+            self._counters.count(Reason.LARGE_REFUSED)
+            refused = Refused(stream_id=key[1], number=number, size=part.size, limit=limit)
+            peer.send_message(Subprotocol.LARGE, encode_refused(refused), out)
+        elif not self._has_room(peer.node_id, part.size):
+            self._counters.count(Reason.PART_WAITS)
+        else:
+            self._unfinished[key] = _Unfinished(part.size, number)
+            self._bytes[peer.node_id] += part.size
+            self._events[peer.node_id] += 1
+            self._all_bytes += part.size
+
+    def _has_room(self, node_id: int, size: int) -> bool:
+        return (
+            self._bytes[node_id] + size <= PEER_BYTES
+            and self._all_bytes + size <= NODE_BYTES
+            and self._events[node_id] < MAX_UNFINISHED
+        )
+
+    def _drop(self, key: _Key, reason: Reason | None) -> None:
+        """Forget an event, complete or not, and return its memory to the budget."""
+        event = self._unfinished.pop(key, None)
+        if event is None:
+            return
+        self._due.drop(key)
+        node_id, size = key[0], len(event.buffer)
+        self._bytes[node_id] -= size
+        self._events[node_id] -= 1
+        self._all_bytes -= size
+        if not self._events[node_id]:
+            del self._bytes[node_id], self._events[node_id]
+        if reason is not None:
+            self._counters.count(reason)
+
+
+def _rows(payloads: Payloads, start: int, stop: int, number: int | None) -> Payloads:
+    """Return a range of the packets of a run; `number` is that of its first event."""
+    return msgspec.structs.replace(payloads[start:stop], pub_seq=number)
