@@ -10,7 +10,7 @@ ARGS =
 SPREAD = -n auto --maxprocesses=4
 
 .NOTPARALLEL:
-.PHONY: help demo test test-failed check check-static cover owncover bench soak interop limits messages settings format lock clean env-run env-dev env-lock
+.PHONY: help demo test test-failed check check-static cover owncover bench soak interop test-web limits messages settings format lock clean env-run env-dev env-lock
 
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -25,7 +25,7 @@ test-failed: env-dev ## run the tests that failed last time, one after the other
 	@$(PY) -m pytest -n0 --maxfail=3 --last-failed --last-failed-no-failures none $(ARGS)
 
 check: check-static ## run static checks and the fast tests
-	@$(PY) -m pytest $(SPREAD) -m 'not slow and not soak' $(ARGS)
+	@$(PY) -m pytest $(SPREAD) -m 'not slow and not soak and not web' $(ARGS)
 
 check-static: env-dev ## check format, lint, types, import layers and spelling
 	@$(PY) -m ruff format --check --output-format concise . || { echo "meshbus: code is not formatted; run 'make format'" >&2; exit 1; }
@@ -49,6 +49,10 @@ soak: env-dev ## run the long tests
 
 interop: env-dev ## write docs/interop.md from runs against published net-mesh versions (ARGS='0.23.0 0.45.1')
 	@$(PY) -m tests.interop.matrix $(ARGS)
+
+test-web: env-dev ## run the tests that need Prometheus; installs it from the system's packages if it is missing
+	@sh tools/testweb.sh
+	@$(PY) -m pytest -n0 -m web tests/web $(ARGS)
 
 messages: env-run ## list every message that a user can see; ARGS=--docstrings adds docstrings
 	@$(PY) -m tools.messages $(ARGS)

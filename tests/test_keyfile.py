@@ -27,6 +27,7 @@ from meshbus.keyfile import (
     load_passwords,
     load_psk,
     load_tokens,
+    load_web_token,
     parse_tokens,
 )
 from meshbus.names.identity import Identity
@@ -358,3 +359,17 @@ def test_passwords_and_curve_keys_are_private_files(tmp_path: Path) -> None:
         assert "hush" not in str(raised.value)
     path.write_text("  key \n")
     assert load_curve_secret(path) == "key"
+
+
+def test_the_token_of_the_web_server_is_one_long_word_in_a_private_file(tmp_path: Path) -> None:
+    path = tmp_path / "web.token"
+    path.write_text(f"{'ab' * 16}\n", "utf-8")
+    path.chmod(0o600)
+    assert load_web_token(path) == "ab" * 16
+    for wrong in ("", "short", "a b" * 10, "ü" * 20):
+        path.write_text(wrong, "utf-8")
+        with pytest.raises(ConfigError, match="must hold one line of at least 16 printable characters"):
+            load_web_token(path)
+    path.chmod(0o644)
+    with pytest.raises(ConfigError):
+        load_web_token(path)

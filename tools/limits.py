@@ -17,7 +17,7 @@ import meshbus
 from meshbus.policy.bound import Bound, By
 
 PAGE = Path(__file__).parent.parent / "docs" / "limits.md"
-ROOMS = ("engine", "compute", "policy", "log", "node", "edge")
+ROOMS = ("engine", "compute", "policy", "log", "node", "edge", "web")
 """The rooms that remember what others send. Spark reads what is on disk."""
 
 _HEAD = """\

@@ -22,6 +22,7 @@ from meshbus.config.loader import describe
 from meshbus.config.node import ChannelEntry, ExportEntry, NodeConfig, PeerEntry
 from meshbus.config.spelling import READERS
 from meshbus.config.subscription import SubscriptionEntry
+from meshbus.config.web import WebEntry
 from meshbus.policy.assign import LevelRule, SubnetRule
 from meshbus.policy.capability import CapabilityFilter
 from meshbus.spark.lake.codec import Declaration
@@ -61,6 +62,7 @@ NODE = (
     ),
     Section("`[[peers]]`", "One entry for each node to connect to.", PeerEntry),
     Section("`[[subscriptions]]`", "One entry for each standing subscription.", SubscriptionEntry),
+    Section("`[web]`", "Metrics and health over HTTP.", WebEntry),
     Section("`[[edge]]`", "One entry for each bridge to ZeroMQ applications.", EdgeEntry),
     Section("`[[exports]]`", "One entry for each exported channel of a gateway.", ExportEntry),
     Section("`[[subnet_rules]]`", "Rules that assign peers to subnets; the first match wins.", SubnetRule),

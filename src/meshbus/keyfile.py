@@ -30,6 +30,8 @@ PSK_BYTES = 32
 
 _MAX_BYTES = 64 * 1024
 """A longer file is neither a key nor a token, and is not read to the end."""
+MIN_WEB_TOKEN = 16
+"""Characters of a token of the web server: 64 bits if they are random hex digits."""
 _OTHERS = 0o077
 """The permission bits of group and others."""
 _HAS_MODES = os.name == "posix"
@@ -142,6 +144,19 @@ def load_passwords(path: Path) -> dict[str, str]:
 def load_curve_secret(path: Path) -> str:
     """Read a private file that holds one CURVE key, in Z85."""
     return _read(path, "curve_secret", secret=True).strip()
+
+
+def load_web_token(path: Path) -> str:
+    """Read a private file that holds the token of the web server: one line of at least 16 characters."""
+    token = _read(path, "token_file", secret=True).strip()
+    if len(token) < MIN_WEB_TOKEN or not token.isprintable() or " " in token or not token.isascii():
+        raise _bad(
+            "token_file",
+            f"must hold one line of at least {MIN_WEB_TOKEN} printable characters without spaces; create one with"
+            " `openssl rand -hex 32`",
+            path,
+        )
+    return token
 
 
 def create_file(path: Path, text: str, what: str) -> None:

@@ -39,6 +39,7 @@ from meshbus.node import node as asynchronous
 from meshbus.node.channels import publisher as asynchronous_publisher
 from meshbus.node.channels import subscription as asynchronous_subscription
 from meshbus.node.channels.answer import Handler
+from meshbus.node.channels.channelinfo import ChannelInfo
 from meshbus.node.channels.publisher import PublishOptions
 from meshbus.node.channels.sendqueue import Unsent
 from meshbus.node.channels.subscription import MAX_BYTES, MAX_EVENTS, SubscriptionRefusal, SubscriptionStats, WhenFull
@@ -539,9 +540,18 @@ class Node:
         """The configured peers, which this node dials for as long as it takes, and how that goes."""
         return self._running.call(lambda: self._node.dialing)
 
+    @property
+    def uptime_s(self) -> float:
+        """How long this node has been open."""
+        return self._running.call(lambda: self._node.uptime_s)
+
     def name_of(self, node_id: int) -> str | None:
         """Return the name that a node announced last, or None; it is remembered when the node is gone."""
         return self._node.name_of(node_id)
+
+    def channels(self) -> list[ChannelInfo]:
+        """Return the channels that this node publishes, receives or heard of: subscribers, publishers and traffic."""
+        return self._running.call(self._node.channels)
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
@@ -665,6 +675,18 @@ class Node:
         nothing worked.
         """
         return self._running.run(self._node.connect_direct(node_id, public_key=public_key, coordinator=coordinator))
+
+    def ping(self, node: int | str, *, timeout_s: float = 5.0) -> float:
+        """Send a message to a peer, by id or name, and return how many seconds its answer took.
+
+        Every peer answers, also a net-mesh 0.23 node. Raises PeerError for a node without a session, and Timeout without
+        an answer.
+        """
+        return self._running.run(self._node.ping(node, timeout_s=timeout_s))
+
+    def find_node(self, node: int | str) -> int:
+        """Return the id of a node that is given by its id or name. Raises LocalProtocolError for an unknown name."""
+        return self._running.call(lambda: self._node.find_node(node))
 
     def accept(self, node_id: int) -> None:
         """Allow a node to start a direct handshake with this one, as 0.23 nodes do when they `connect`."""

@@ -14,8 +14,10 @@ from tests.house.tree import ROOT
 def test_every_package_belongs_to_the_extra_that_installs_it() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     for name, extra in subject.PACKAGES.items():
-        assert any(text.startswith(name) for text in extras[extra]), f"{extra} does not install {name}"
-    installed = {text.split(">")[0].split("<")[0] for texts in extras.values() for text in texts}
+        assert any(text.startswith(name.replace("_", "-")) for text in extras[extra]), (
+            f"{extra} does not install {name}"
+        )
+    installed = {text.split(">")[0].split("<")[0].replace("-", "_") for texts in extras.values() for text in texts}
     assert {name for name in installed if not name.startswith("meshbus[")} == set(subject.PACKAGES)
 
 

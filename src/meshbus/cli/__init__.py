@@ -22,7 +22,14 @@ VERBS = {
     "up": ("meshbus.cli.up:up", "Run a node until it is stopped."),
     "pub": ("meshbus.cli.events:pub", "Publish events and show how many subscribers got them."),
     "sub": ("meshbus.cli.events:sub", "Show the events of a channel as they arrive."),
+    "req": ("meshbus.cli.requests:req", "Send a request to a node and show the reply."),
+    "reply": ("meshbus.cli.requests:reply", "Answer the requests of other nodes."),
+    "status": ("meshbus.cli.status:status", "Show whether a node runs, and how it is."),
+    "top": ("meshbus.cli.top:top", "Watch a node live: rates, peers, drops with their reason."),
     "peers": ("meshbus.cli.peers:peers", "List the peers of a node."),
+    "channels": ("meshbus.cli.channels:channels", "List the channels that a node knows, with their traffic."),
+    "ping": ("meshbus.cli.ping:ping", "Measure the round trip to a peer."),
+    "bench": ("meshbus.cli.bench:app", "Measure events per second and latency between two nodes."),
     "counters": ("meshbus.cli.counters:counters", "Show what a node sent, received, dropped and refused."),
     "replica": ("meshbus.cli.replica:app", "Show, change and verify the replicas of a channel."),
     "daemon": ("meshbus.cli.daemon:app", "Run, show, move and stop the daemons of a node."),
@@ -30,9 +37,13 @@ VERBS = {
     "token": ("meshbus.cli.token:app", "Issue, delegate, show, verify and revoke permission tokens."),
     "log": ("meshbus.cli.log:app", "List, show, follow, verify and seal logs on disk."),
     "packets": ("meshbus.cli.packets:app", "List and show recorded packets."),
+    "ctx": ("meshbus.cli.ctx:app", "Save, choose and list contexts: how commands reach a node."),
+    "new": ("meshbus.cli.new:new", "Write the configuration of a new node, by asking or from options."),
     "config": ("meshbus.cli.config:app", "Show the configuration of a node."),
     "pipeline": ("meshbus.cli.pipeline:app", "Make Spark tables from logs and packets, and replay policies on them."),
     "check": ("meshbus.cli.check:check", "Check a configuration and this machine."),
+    "systemd": ("meshbus.cli.systemd:systemd", "Print a unit that runs a node as a service."),
+    "completion": ("meshbus.cli.completion:completion", "Print the completion script of a shell."),
 }
 """The commands: where each is implemented, and its help text."""
 
@@ -50,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
-        result = _app()(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        result = application()(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
         note(_usage(error))
@@ -87,7 +98,8 @@ def _optional(error: ModuleNotFoundError) -> str:
     return advice(name) if name in PACKAGES else ""
 
 
-def _app() -> App:
+def application() -> App:
+    """Return the command line; each command is loaded when it is used."""
     from cyclopts import App, Parameter
 
     from meshbus import __version__

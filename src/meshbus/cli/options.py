@@ -44,6 +44,15 @@ class MeshOptions:
         Parameter(help="Use a direct handshake, for a plain net-mesh node that waits in `accept`.", show_default=False),
     ] = False
     overrides: Overrides = None
+    context: Annotated[
+        str | None,
+        Parameter(help="Use this context (see `meshbus ctx`); default: $MESHBUS_CONTEXT, or the current one."),
+    ] = None
+
+
+def ways_given(options: MeshOptions) -> bool:
+    """Return whether the options themselves say how to reach a mesh."""
+    return (options.admin, options.config, options.connect) != (None, None, None)
 
 
 def gather_settings(config: Path | None, overrides: Sequence[str] | None = None) -> dict[str, Setting]:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 Row: TypeAlias = Mapping[str, object]
 
@@ -84,19 +87,31 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def table_of(rows: Iterable[Row], columns: Sequence[str], *, title: str) -> RenderableType:
+    """Return rows as a table with a title, for a view that consists of several."""
+    return _table(columns, ([_text(row.get(column)) for column in columns] for row in rows), header=True, title=title)
+
+
 def _draw(columns: Sequence[str], lines: Iterable[Sequence[str]], *, header: bool) -> None:
     from rich.console import Console
+
+    # With NO_COLOR, bold and dim are left out too, as in the demo.
+    Console(color_system=None if os.environ.get("NO_COLOR") else "auto").print(_table(columns, lines, header=header))
+
+
+def _table(
+    columns: Sequence[str], lines: Iterable[Sequence[str]], *, header: bool, title: str | None = None
+) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    table: Any = Table(box=None, show_header=header, header_style="bold", pad_edge=False)
+    table = Table(box=None, show_header=header, header_style="bold", pad_edge=False, title=title, title_justify="left")
     for index, column in enumerate(columns):
         # Ids and keys must stay complete for copying, so they wrap rather than being cut off.
         table.add_column(column.replace("_", " "), overflow="fold", style="dim" if not header and index == 0 else "")
     for line in lines:
         table.add_row(*map(Text, line))
-    # With NO_COLOR, bold and dim are left out too, as in the demo.
-    Console(color_system=None if os.environ.get("NO_COLOR") else "auto").print(table)
+    return table
 
 
 def _text(value: object) -> str:

@@ -6,24 +6,27 @@ names it, or if neither --config nor --connect is given and the default socket e
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from meshbus.cli.contexts import applied
 from meshbus.cli.exit import Refusal
 from meshbus.cli.options import MeshOptions, build_config, gather_settings, load_config
-from meshbus.cli.output import note
-from meshbus.config import NodeConfig, PeerEntry
+from meshbus.config import NodeConfig
 from meshbus.config.loader import Setting
-from meshbus.engine.base.notices import HandshakeUnanswered
 from meshbus.errors import ConfigError, MeshError
-from meshbus.node.admin import answers_row, event_row, peer_rows, report_row
-from meshbus.node.node import Node
-from meshbus.node.peers.noticelog import Notice
+from meshbus.node.payload import payload_of, payload_row
 from meshbus.node.unix import MAX_LINE, LineClient
+
+if TYPE_CHECKING:
+    from meshbus.node.channels.answer import Handler
+
 
 ARRIVAL_S = 30.0
 """How long a temporary node waits at its end until what it published reliably has arrived. Our choice."""
@@ -39,6 +42,27 @@ class Mesh(Protocol):
 
     async def counters(self) -> dict[str, dict[str, int]]:
         """Return the counters, by kind and reason."""
+
+    async def status(self) -> dict[str, Any]:
+        """Return the identity and address of the node."""
+
+    async def channels(self) -> list[dict[str, Any]]:
+        """Return the channels that the node knows."""
+
+    async def ping(self, node: str | None, timeout_s: float) -> dict[str, Any]:
+        """Return the round trip to a peer."""
+
+    async def request(self, channel: str, payload: bytes, *, node: str | None, timeout_s: float) -> dict[str, Any]:
+        """Send a request to a peer and return its reply."""
+
+    async def respond(self, channel: str, handler: Handler, *, ready: Callable[[], None], until: asyncio.Event) -> None:
+        """Answer the requests on a channel until the event is set; `ready` is called when they are taken."""
+
+    async def load(self, channel: str, *, events: int, size: int, reliable: bool | None) -> dict[str, Any]:
+        """Publish the events of a load test."""
+
+    async def measure(self, channel: str, *, timeout_s: float) -> dict[str, Any] | None:
+        """Measure the next load test; None if none came in time."""
 
     async def subscribers(self, channel: str) -> int:
         """Return the number of subscribers of a channel."""
@@ -64,7 +88,7 @@ async def open_mesh(options: MeshOptions | None, *, publishes: str | None = None
 
     `publishes` names a channel to announce before connecting, so that peers can subscribe at once.
     """
-    options = options or MeshOptions()
+    options = applied(options or MeshOptions(), os.environ)
     if options.admin is not None and (options.config is not None or options.connect is not None):
         raise ConfigError("--admin", "not allowed with --config or --connect; a running node has its own configuration")
     settings = gather_settings(options.config, options.overrides)
@@ -78,59 +102,15 @@ async def open_mesh(options: MeshOptions | None, *, publishes: str | None = None
     socket = options.admin or (None if options.config or options.connect else _usual_socket(config))
     if socket is not None:
         async with await LineClient.connect(socket) as client:
-            yield AdminMesh(client)
+            yield AdminMesh(client, socket)
     else:
+        from meshbus.cli.temporary import NodeMesh, temporary_node
+
         async with temporary_node(config, publishes=publishes) as node:
             yield NodeMesh(node)
             # What was sent reliably may still have to be sent again: the node must not go before it has arrived.
             if publishes is not None:
                 await node.publisher(publishes).flush(ARRIVAL_S)
-
-
-@asynccontextmanager
-async def temporary_node(config: NodeConfig, *, publishes: str | None = None) -> AsyncIterator[Node]:
-    """Run a temporary node on any free port, connected to the configured peers, without logs.
-
-    Raises the first error if no peer can be reached. If some peers can be reached, the errors of the others are printed.
-    """
-    if not config.peers:
-        raise ConfigError(
-            "peers",
-            "no peer is configured; give --connect and --public-key, add [[peers]] to the file, or run `meshbus up`",
-        )
-    # Port 0 and no logs: the same configuration may belong to a node that runs now.
-    quiet = msgspec.structs.replace(config.without_logs(), peers=(), bind=config.bind._replace(port=0))
-    async with Node.open(quiet) as node:
-        if publishes is not None:  # before connecting: peers that know the channel subscribe as soon as they connect
-            node.publisher(publishes)
-        node.watch(_report_wait)
-        # All peers are tried: a command is useful as soon as one of them answers.
-        failures = [failure for entry in config.peers if (failure := await _connect(node, entry)) is not None]
-        if len(failures) == len(config.peers):
-            raise failures[0]
-        for failure in failures:
-            note(str(failure))
-        yield node
-
-
-def _report_wait(notice: Notice) -> None:
-    """Print why a connection takes long, so that the first line does not come only when all tries have failed."""
-    if isinstance(notice, HandshakeUnanswered):
-        note(notice.problem)
-
-
-async def _connect(node: Node, entry: PeerEntry) -> MeshError | None:
-    try:
-        await node.connect(
-            str(entry.address),
-            public_key=entry.public_key,
-            node_id=entry.node_id,
-            routed=entry.routed,
-            profile=entry.profile,
-        )
-    except MeshError as error:
-        return error
-    return None
 
 
 def _typed_peer(options: MeshOptions) -> Setting:
@@ -153,80 +133,51 @@ def _usual_socket(config: NodeConfig) -> Path | None:
 
 async def ask_node(admin: Path | None, config: Path | None, do: str, **fields: object) -> Any:
     """Send one request to a running node: that of the admin socket, or the configured one."""
-    async with _client(admin, config) as client:
-        return await AdminMesh(client).ask(do, **fields)
+    async with _client(admin, config) as mesh:
+        return await mesh.ask(do, **fields)
 
 
 async def follow_node(admin: Path | None, config: Path | None, do: str, **fields: object) -> AsyncIterator[Any]:
     """Send a request that is answered with a stream of lines, and yield them until the node ends it."""
-    async with _client(admin, config) as client:
-        await AdminMesh(client).ask(do, **fields)
-        while "line" in (told := msgspec.json.decode(await client.receive())):
+    async with _client(admin, config) as mesh:
+        await mesh.ask(do, **fields)
+        while "line" in (told := await mesh.told()):
             yield told["line"]
         if not told["ok"]:
             raise _refusal(told)
 
 
 @asynccontextmanager
-async def _client(admin: Path | None, config: Path | None) -> AsyncIterator[LineClient]:
-    socket = admin or load_config(config).admin_path()
+async def _client(admin: Path | None, config: Path | None) -> AsyncIterator[AdminMesh]:
+    chosen = applied(MeshOptions(admin=admin, config=config), os.environ)
+    if chosen.connect is not None:
+        raise ConfigError(
+            "--admin", "required, because the context reaches another node and this command asks a local one"
+        )
+    socket = chosen.admin or load_config(chosen.config).admin_path()
     if socket is None:
         raise ConfigError("--admin", "required because the configuration disables the admin socket")
     async with await LineClient.connect(socket) as client:
-        yield client
-
-
-class NodeMesh:
-    """A mesh reached with a temporary node."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    async def peers(self) -> list[dict[str, Any]]:
-        """Return the peers."""
-        return peer_rows(self._node)
-
-    async def counters(self) -> dict[str, dict[str, int]]:
-        """Return the counters, by kind and reason."""
-        return self._node.counters
-
-    async def subscribers(self, channel: str) -> int:
-        """Return the number of subscribers of a channel."""
-        return len(self._node.roster.members(channel))
-
-    async def publish(self, channel: str, payload: bytes, *, reliable: bool | None) -> dict[str, Any]:
-        """Publish one event and return its report."""
-        return report_row(await self._node.publisher(channel, reliable=reliable).publish(payload))
-
-    async def subscribe(
-        self,
-        channel: str,
-        *,
-        publisher: int | None,
-        queue_group: str,
-        when_full: str | None,
-        since: int | str | None,
-    ) -> AsyncIterator[dict[str, Any]]:
-        """Yield who accepted and refused, `{"publishers": [...], "refused": [...]}`, and then the events."""
-        async with self._node.subscribe(
-            channel, publisher=publisher, queue_group=queue_group, when_full=when_full or "block", since=since
-        ) as subscription:
-            yield answers_row(self._node, subscription)
-            async for event in subscription:
-                yield event_row(event)
+        yield AdminMesh(client, socket)
 
 
 class AdminMesh:
     """A mesh reached through the admin socket of a running node."""
 
-    def __init__(self, client: LineClient) -> None:
+    def __init__(self, client: LineClient, socket: Path) -> None:
         self._client = client
+        self._socket = socket
 
     async def ask(self, do: str, **fields: object) -> Any:
         """Send a request and return its result. Raises Refusal if the node answers with an error."""
         request = {"do": do} | {name: value for name, value in fields.items() if value is not None}
         await self._client.send(msgspec.json.encode(request, enc_hook=str) + b"\n")
         return _result(await self._client.receive())
+
+    async def told(self) -> dict[str, Any]:
+        """Wait for the next line of a stream and return it."""
+        line: dict[str, Any] = msgspec.json.decode(await self._client.receive())
+        return line
 
     async def peers(self) -> list[dict[str, Any]]:
         """Return the peers."""
@@ -237,6 +188,66 @@ class AdminMesh:
         """Return the counters, by kind and reason."""
         found: dict[str, dict[str, int]] = await self.ask("counters")
         return found
+
+    async def status(self) -> dict[str, Any]:
+        """Return the identity and address of the node."""
+        row: dict[str, Any] = await self.ask("status")
+        return row
+
+    async def channels(self) -> list[dict[str, Any]]:
+        """Return the channels that the node knows."""
+        rows: list[dict[str, Any]] = await self.ask("channels")
+        return rows
+
+    async def ping(self, node: str | None, timeout_s: float) -> dict[str, Any]:
+        """Return the round trip to a peer."""
+        row: dict[str, Any] = await self.ask("ping", node=node, timeout_s=timeout_s)
+        return row
+
+    async def request(self, channel: str, payload: bytes, *, node: str | None, timeout_s: float) -> dict[str, Any]:
+        """Send a request to a peer and return its reply."""
+        row: dict[str, Any] = await self.ask(
+            "request", channel=channel, node=node, timeout_s=timeout_s, **payload_row(payload)
+        )
+        return row
+
+    async def respond(self, channel: str, handler: Handler, *, ready: Callable[[], None], until: asyncio.Event) -> None:
+        """Answer the requests on a channel until the event is set; `ready` is called when they are taken."""
+        await self.ask("respond", channel=channel)
+        ready()
+        failures: list[BaseException] = []
+        # Answers go over a connection of their own: another line on this one would end the stream.
+        async with await LineClient.connect(self._socket) as client:
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    await self._answer(_Answering(AdminMesh(client, self._socket), handler), tasks, until)
+            except* (MeshError, OSError) as group:
+                failures += group.exceptions
+        for failure in failures:
+            raise failure
+
+    async def _answer(self, answering: _Answering, tasks: asyncio.TaskGroup, until: asyncio.Event) -> None:
+        ended = tasks.create_task(until.wait())
+        while True:
+            line = tasks.create_task(self.told())
+            await asyncio.wait({line, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if until.is_set():
+                line.cancel()
+                return
+            told = await line
+            if "request" not in told:
+                raise _refusal(told)
+            tasks.create_task(answering.reply(told["request"]["request"], payload_of(told["request"])))
+
+    async def load(self, channel: str, *, events: int, size: int, reliable: bool | None) -> dict[str, Any]:
+        """Publish the events of a load test."""
+        row: dict[str, Any] = await self.ask("load", channel=channel, events=events, size=size, reliable=reliable)
+        return row
+
+    async def measure(self, channel: str, *, timeout_s: float) -> dict[str, Any] | None:
+        """Measure the next load test; None if none came in time."""
+        row: dict[str, Any] | None = await self.ask("measure", channel=channel, timeout_s=timeout_s)
+        return row
 
     async def subscribers(self, channel: str) -> int:
         """Return the number of subscribers of a channel."""
@@ -282,10 +293,29 @@ class AdminMesh:
             since=since,
         )
         while True:
-            line = msgspec.json.decode(await self._client.receive())
+            line = await self.told()
             if "event" not in line:
                 raise _refusal(line)
             yield line["event"]
+
+
+class _Answering:
+    """Answers the requests that come over one connection by way of another."""
+
+    def __init__(self, answers: AdminMesh, handler: Handler) -> None:
+        self._answers = answers
+        self._handler = handler
+        self._turn = asyncio.Lock()
+
+    async def reply(self, number: int, question: bytes) -> None:
+        """Answer one request, or report that it failed."""
+        try:
+            answer: dict[str, str] = payload_row(await self._handler(question))
+        except MeshError as error:
+            answer = {"problem": str(error)}
+        async with self._turn:
+            with suppress(Refusal):  # the requester no longer waits
+                await self._answers.ask("reply", request=number, **answer)
 
 
 def _result(line: bytes) -> Any:

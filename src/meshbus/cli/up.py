@@ -15,6 +15,7 @@ from meshbus.cli.output import Json, for_people, note, show_facts, show_line
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+    from contextlib import AsyncExitStack
 
     from meshbus.config import NodeConfig
     from meshbus.edge.bridge import Bridge
@@ -65,8 +66,11 @@ async def _run(config: NodeConfig, *, json: bool) -> None:
         if socket is not None:
             await stack.enter_async_context(Admin(node).serve(socket))
         bridges = [await stack.enter_async_context(bridge) for bridge in _bridges(node, json=json)]
+        web = await _serve_web(node, stack)
         # Printed once everything listens: a program that waits for this line can connect at once.
         facts = {**status_row(node), "admin_socket": None if socket is None else str(socket)}
+        if web is not None:
+            facts["web"] = f"http://{web}"
         if bridges:
             facts["edge"] = list(map(_places, bridges))
         bounds = log_bounds(config)
@@ -81,6 +85,16 @@ async def _run(config: NodeConfig, *, json: bool) -> None:
             await stop.wait()
             showing.cancel()
     note("stopped")
+
+
+async def _serve_web(node: Node, stack: AsyncExitStack) -> str | None:
+    """Serve metrics and health if that is configured, and return where."""
+    entry = node.config.web
+    if entry is None:
+        return None
+    from meshbus.web.server import WebServer
+
+    return (await stack.enter_async_context(WebServer(node, entry))).address
 
 
 async def _show_notices(node: Node, *, json: bool) -> None:

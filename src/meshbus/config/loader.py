@@ -72,7 +72,7 @@ def read_file(path: Path) -> dict[str, Setting]:
         raise ConfigError("config", "the file is not UTF-8 text; is it a settings file?", source=name) from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         problem = str(error) or "nested too deeply"
-        raise ConfigError("config", f"the file is not valid TOML: {problem}", source=name) from None
+        raise ConfigError("config", f"the file is not valid TOML: {problem}; correct that place", source=name) from None
     folder = path.absolute().parent
     return {key: Setting(value, key, name, folder) for key, value in table.items()}
 

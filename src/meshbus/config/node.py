@@ -1,6 +1,6 @@
 """Settings of a node, from a file, the environment and arguments. Later sources override earlier ones.
 
-A file is TOML with the field names of `NodeConfig` as flat keys, `[metadata]` as a table, and `[[channels]]`,
+A file is TOML with the field names of `NodeConfig` as flat keys, `[metadata]` and `[web]` as tables, and `[[channels]]`,
 `[[peers]]`, `[[subscriptions]]`, `[[edge]]`, `[[daemons]]`, `[[subnet_rules]]`, `[[level_rules]]`, `[[exports]]` as lists of tables.
 The environment variable for `heartbeat_s` is `MESHBUS_HEARTBEAT_S`, the argument is `heartbeat_s=`. Relative paths in a
 file are relative to the file. Unknown keys and invalid values raise ConfigError, which names the key and its source.
@@ -40,6 +40,7 @@ from meshbus.config.spelling import (
     Window,
 )
 from meshbus.config.subscription import SubscriptionEntry
+from meshbus.config.web import WebEntry
 from meshbus.engine.replicas.base import ReplicaSettings
 from meshbus.engine.replicas.records import Acks
 from meshbus.engine.session.negotiate import Profile
@@ -69,7 +70,9 @@ REPLACE_S = 600.0
 PREFIX = "MESHBUS_"
 CONFIG_VARIABLE = "MESHBUS_CONFIG"
 """Path of the configuration file, if none is given."""
-OTHER_VARIABLES = (CONFIG_VARIABLE, "MESHBUS_JIT", "MESHBUS_TRACEBACK")
+CONTEXT_VARIABLE = "MESHBUS_CONTEXT"
+"""Name of the context that commands use (cli/contexts.py)."""
+OTHER_VARIABLES = (CONFIG_VARIABLE, CONTEXT_VARIABLE, "MESHBUS_JIT", "MESHBUS_TRACEBACK")
 """Environment variables with the prefix that are not settings of a node."""
 MIN_HEARTBEATS = 3
 """Heartbeats that must be missed before a peer may count as failed. Our choice: single packets are lost on any network."""
@@ -404,6 +407,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Directories in which the modules of `[[daemons]]` are looked for, before those that are installed."""
     admin_socket: Socket = "auto"
     """Unix socket on which `meshbus up` accepts local commands: a path, `auto`, or empty for none."""
+    web: WebEntry | None = None
+    """Metrics and health over HTTP, as the table `[web]`; `meshbus up` serves them. None by default."""
     default_subnet: SubnetId = SubnetId.GLOBAL
     """Subnet of peers that no subnet rule matches."""
     accept: tuple[NodeId, ...] = ()
@@ -592,6 +597,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             subscriptions=(),
             daemons_dir=None,
             daemons=(),
+            web=None,
         )
 
     def subnet_policy(self) -> Assignment | None:

@@ -4,11 +4,19 @@
     {"do": "peers"}                                         the nodes that it has sessions with, or dials
     {"do": "roster"}                                        the subscribers of its channels
     {"do": "counters"}                                      its counters, by kind and reason
+    {"do": "channels"}                                      the channels that it knows, with subscribers and traffic
+    {"do": "ping", "node": …, "timeout_s": …}               the round trip to a peer; without a node: to its only peer
     {"do": "connect", "address": …, "public_key": …}        connect to a node; with node_id for a net-mesh 0.23 node
     {"do": "publish", "channel": …, "payload": …}           publish one event, and report who got it
     {"do": "publish_once", "channel": …, "path": …,         publish the rows of an Arrow file that the channel's log does
      "writer": …, "batch": …}                               not have yet, and return their number
     {"do": "subscribe", "channel": …}                       a stream of events, until the next line or the end
+    {"do": "request", "channel": …, "payload": …,           send a request to a node's responder, and return the reply
+     "node": …, "timeout_s": …}
+    {"do": "respond", "channel": …}                         a stream of requests of peers, each with a number
+    {"do": "reply", "request": …, "payload": …}             answer one of them, or say with problem why not, on another connection
+    {"do": "load", "channel": …, "events": …, "size": …}    publish the events of a load test
+    {"do": "measure", "channel": …, "timeout_s": …}         measure the next load test that arrives
     {"do": "replicas"}                                      its replicated channels: role, leader, members, lag
     {"do": "replica_change", "change": …, "channel": …,     add a member, remove one, or transfer the lead to it; only at
      "node": …}                                             the leader. The node is given by its name or id
@@ -23,7 +31,7 @@
 
 The answer is {"ok": true, "result": …}, or {"ok": false, "code": …, "fault": …, "problem": …} with the code of the error.
 A stream begins with such an answer, whose result lists the publishers that accepted and refused, and continues with
-{"event": …} or {"line": …}; if the node ends it, the last line is an answer that is not ok and gives the reason, or one
+{"event": …}, {"request": …} or {"line": …}; if the node ends it, the last line is an answer that is not ok and gives the reason, or one
 that is ok if there is nothing more to say. A payload is text, or `payload_base64` if it is not UTF-8, or in `publish` the
 `path` of a file; keys and ids are in hex. Every command uses the public API of the node. The socket itself is node/unix.py.
 """
@@ -35,6 +43,7 @@ import base64
 import binascii
 import logging
 import re
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from functools import partial
@@ -51,16 +60,22 @@ from meshbus.node.channels.subscription import Subscription, WhenFull
 from meshbus.node.daemons.daemoninfo import DaemonLine
 from meshbus.node.daemons.daemonrows import DaemonWish, daemon_row, line_row, lines_of, move_row, start_wish
 from meshbus.node.daemons.daemons import Daemons
+from meshbus.node.loadtest import measure_load, send_load
 from meshbus.node.node import Node
+from meshbus.node.payload import payload_row
 from meshbus.node.peers.info import PeerInfo
 from meshbus.node.peers.redial import DialInfo, DialState
 from meshbus.node.replicas.replicastatus import ReplicaStatus
 from meshbus.node.replicas.replicaverify import ReplicaRange
+from meshbus.node.replying import Replies
 from meshbus.node.unix import MAX_CONNECTIONS, MAX_LINE, LineServer, Stream
 from meshbus.wire.constants import MAX_LARGE_EVENT
 
 MAX_U32 = 0xFFFFFFFF
 """The largest generation of a token: the wire has 32 bits for it."""
+
+MOST_NAMED = 10
+"""Peers that an error names."""
 
 _ID = re.compile(r"[0-9a-f]{16}")
 
@@ -85,6 +100,18 @@ class Roster(Request, frozen=True, tag="roster"):
 
 class Counters(Request, frozen=True, tag="counters"):
     """Return its counters."""
+
+
+class Channels(Request, frozen=True, tag="channels"):
+    """Return the channels that it knows."""
+
+
+class Ping(Request, frozen=True, tag="ping"):
+    """Measure the round trip to a peer."""
+
+    node: str | None = None
+    """By default its only peer."""
+    timeout_s: float = 5.0
 
 
 class Connect(Request, frozen=True, tag="connect"):
@@ -129,6 +156,49 @@ class Subscribe(Request, frozen=True, tag="subscribe"):
     """By default a slow reader loses events instead of holding up the publisher."""
     since: int | str | None = None
     """Start in the publisher's log, at this publish number or at the `"first"` that is left."""
+
+
+class Ask(Request, frozen=True, tag="request"):
+    """Send a request to a responder of a peer."""
+
+    channel: str
+    payload: str | None = None
+    payload_base64: str | None = None
+    node: str | None = None
+    """By default its only peer."""
+    timeout_s: float = 5.0
+
+
+class Respond(Request, frozen=True, tag="respond"):
+    """Start a stream of requests."""
+
+    channel: str
+
+
+class Reply(Request, frozen=True, tag="reply"):
+    """Answer a request of a stream."""
+
+    request: int
+    payload: str | None = None
+    payload_base64: str | None = None
+    problem: str | None = None
+    """Instead of a payload: why there is no reply."""
+
+
+class Load(Request, frozen=True, tag="load"):
+    """Publish the events of a load test."""
+
+    channel: str
+    events: int
+    size: int
+    reliable: bool | None = None
+
+
+class Measure(Request, frozen=True, tag="measure"):
+    """Measure a load test."""
+
+    channel: str
+    timeout_s: float = 60.0
 
 
 class Replicas(Request, frozen=True, tag="replicas"):
@@ -196,10 +266,17 @@ _REQUEST = msgspec.json.Decoder(
     | Peers
     | Roster
     | Counters
+    | Channels
+    | Ping
     | Connect
     | Publish
     | PublishOnce
     | Subscribe
+    | Ask
+    | Respond
+    | Reply
+    | Load
+    | Measure
     | Replicas
     | ReplicaChange
     | ReplicaVerify
@@ -217,6 +294,7 @@ class Admin:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._replies = Replies(node)
 
     def serve(self, path: Path) -> LineServer:
         """Return a server for the socket; it is open inside `async with`."""
@@ -247,6 +325,10 @@ class Admin:
                 return _accept(_roster(node))
             case Counters():
                 return _accept(node.counters)
+            case Channels():
+                return _accept(channel_rows(node))
+            case Ping() | Ask() | Respond() | Reply() | Load() | Measure():
+                return await self._do_with_peers(request)
             case Connect():
                 node_id = None if request.node_id is None else _node_id(request.node_id)
                 peer = await node.connect(
@@ -276,6 +358,18 @@ class Admin:
                 )
                 await subscription.__aenter__()  # here, so that a refusal is the answer and not part of the stream
                 return _events(node, subscription)
+            case Replicas() | ReplicaChange() | ReplicaVerify():
+                return await self._do_with_replicas(request)
+            case ListDaemons() | RunDaemon() | MoveDaemon() | DaemonHistory() | StopDaemon():
+                return await self._do_with_daemons(node.daemons, request)
+            case Revoke():
+                node.revoke_tokens(_hex(request.issuer, 32, "issuer"), _generation(request.generation))
+                return _accept(None)
+        raise AssertionError(request)  # the decoder accepts no others
+
+    async def _do_with_replicas(self, request: Replicas | ReplicaChange | ReplicaVerify) -> bytes:
+        node = self._node
+        match request:
             case Replicas():
                 return _accept([replica_row(node, status) for status in node.replicas()])
             case ReplicaChange():
@@ -285,12 +379,33 @@ class Admin:
             case ReplicaVerify():
                 checked = await node.replica_verify(request.channel, repair=request.repair)
                 return _accept([range_row(node, one) for one in checked])
-            case ListDaemons() | RunDaemon() | MoveDaemon() | DaemonHistory() | StopDaemon():
-                return await self._do_with_daemons(node.daemons, request)
-            case Revoke():
-                node.revoke_tokens(_hex(request.issuer, 32, "issuer"), _generation(request.generation))
+
+    async def _do_with_peers(self, request: Ping | Ask | Respond | Reply | Load | Measure) -> bytes | Stream:
+        node = self._node
+        match request:
+            case Ping():
+                return _accept(await ping_row(node, request.node, request.timeout_s))
+            case Ask():
+                return _accept(
+                    await request_row(node, request.node, request.channel, _payload(request), request.timeout_s)
+                )
+            case Respond():
+                requests = self._replies.requests(request.channel)
+                await anext(requests)  # here, so that a refusal is the answer and not part of the stream
+                return _requests(requests)
+            case Reply():
+                if request.problem is None:
+                    self._replies.answer(request.request, _payload(request))
+                else:
+                    self._replies.fail(request.request, request.problem)
                 return _accept(None)
-        raise AssertionError(request)  # the decoder accepts no others
+            case Load():
+                sent = await send_load(
+                    node, request.channel, events=request.events, size=request.size, reliable=request.reliable
+                )
+                return _accept(sent)
+            case Measure():
+                return _accept(await measure_load(node, request.channel, timeout_s=request.timeout_s))
 
     async def _do_with_daemons(
         self, daemons: Daemons, request: ListDaemons | RunDaemon | MoveDaemon | DaemonHistory | StopDaemon
@@ -329,6 +444,14 @@ async def _events(node: Node, subscription: Subscription) -> Stream:
         await subscription.close()
 
 
+async def _requests(requests: AsyncIterator[tuple[int, bytes] | None]) -> Stream:
+    yield _accept(None)
+    async for asked in requests:
+        if asked is not None:
+            number, payload = asked
+            yield _encode({"request": {"request": number, **payload_row(payload)}})
+
+
 async def _lines(lines: AsyncIterator[DaemonLine]) -> Stream:
     yield _accept(None)
     async for line in lines:
@@ -351,10 +474,42 @@ def _read_rows(path: str) -> Any:
 def event_row(event: Event) -> dict[str, Any]:
     """Return an event as a JSON object."""
     row: dict[str, Any] = {"channel": event.channel, "publisher": f"{event.publisher:016x}", "pub_seq": event.pub_seq}
-    try:
-        return {**row, "payload": event.payload.decode("utf-8")}
-    except UnicodeDecodeError:
-        return {**row, "payload_base64": base64.b64encode(event.payload).decode()}
+    return {**row, **payload_row(event.payload)}
+
+
+def channel_rows(node: Node) -> list[dict[str, Any]]:
+    """Return the channels that a node knows as JSON objects."""
+    return [
+        {**msgspec.structs.asdict(info), "publishers": [_who(node, one) for one in info.publishers]}
+        for info in node.channels()
+    ]
+
+
+async def ping_row(node: Node, peer: str | None, timeout_s: float) -> dict[str, Any]:
+    """Ping a peer and return the round trip as a JSON object."""
+    node_id = peer_meant(node, peer)
+    took_s = await node.ping(node_id, timeout_s=timeout_s)
+    return {**_who(node, node_id), "rtt_ms": round(took_s * 1000, 3)}
+
+
+async def request_row(node: Node, peer: str | None, channel: str, payload: bytes, timeout_s: float) -> dict[str, Any]:
+    """Send a request to a peer and return its reply as a JSON object."""
+    node_id, began = peer_meant(node, peer), time.monotonic()
+    reply = await node.request(node_id, channel, payload, timeout_s=timeout_s)
+    took_ms = round((time.monotonic() - began) * 1000, 3)
+    return {**_who(node, node_id), "channel": channel, **payload_row(reply), "took_ms": took_ms}
+
+
+def peer_meant(node: Node, peer: str | None) -> int:
+    """Return the peer that a user means by its name or id, or the only one. Raises PeerError and ConfigError."""
+    if peer is not None:
+        return node.find_node(id_or_name(peer))
+    ids = [one.node_id for one in node.peers]
+    if len(ids) != 1:
+        names = ", ".join(node.name_of(one) or f"{one:016x}" for one in ids[:MOST_NAMED])
+        hint = f"choose from {names}" if ids else "this node has no peers; connect to one first"
+        raise ConfigError("node", f"required, because this node has {len(ids)} peers; {hint}")
+    return ids[0]
 
 
 def answers_row(node: Node, subscription: Subscription) -> dict[str, Any]:
@@ -393,6 +548,7 @@ def status_row(node: Node) -> dict[str, Any]:
         "nat": str(node.mesh.nat.nat),
         "reflex": node.mesh.nat.reflex and str(node.mesh.nat.reflex),
         "peers": len(node.peers),
+        "uptime_s": round(node.uptime_s, 1),
     }
 
 
@@ -484,7 +640,7 @@ def _who(node: Node, node_id: int) -> dict[str, Any]:
     return {"node_id": f"{node_id:016x}", "name": node.name_of(node_id)}
 
 
-def _payload(request: Publish) -> bytes:
+def _payload(request: Publish | Ask | Reply) -> bytes:
     if (request.payload is None) == (request.payload_base64 is None):
         raise ConfigError("payload", "give exactly one of payload, payload_base64 and path")
     if request.payload is not None:

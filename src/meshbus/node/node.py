@@ -51,11 +51,13 @@ from meshbus.errors import (
     ConfigError,
     LocalProtocolError,
     SlowConsumer,
+    Timeout,
 )
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.nodename import NAME_KEY
 from meshbus.node.channels.answer import Answers, Handler
+from meshbus.node.channels.channelinfo import ChannelInfo, channels_known
 from meshbus.node.channels.historyreader import HistoryReader
 from meshbus.node.channels.joining import Joiner
 from meshbus.node.channels.publisher import ChannelPublisher, PublishOptions, bytes_of
@@ -133,6 +135,7 @@ class _Parts:
         subscribe: Callable[[SubscriptionEntry], Subscription],
     ) -> None:
         self.live = live
+        self.opened_at = Driver.now()
         self.logs = logs
         self.dialer = Dialer(live)
         self.redialer = Redialer(live, self.dialer, notice, SystemRandom().random)
@@ -234,7 +237,10 @@ class Node:
             entropy=os.urandom,
             counters=counters,
         )
-        return Live(engine, Driver(engine, socket, self._on_output, self.config.poll_us / 1e6))
+        live = Live(engine, Driver(engine, socket, self._on_output, self.config.poll_us / 1e6))
+        if self.config.web is not None:
+            live.measure()
+        return live
 
     def _begin(self, parts: _Parts) -> None:
         for chain in self._tokens:
@@ -359,6 +365,11 @@ class Node:
         """The configured peers, which this node dials for as long as it takes, and how that goes."""
         return self._opened.redialer.infos()
 
+    @property
+    def uptime_s(self) -> float:
+        """How long this node has been open."""
+        return Driver.now() - self._opened.opened_at
+
     def name_of(self, node_id: int) -> str | None:
         """Return the name that a node announced last, or None; it is remembered when the node is gone."""
         return self.config.name if node_id == self.node_id else self._names.get(node_id)
@@ -372,6 +383,11 @@ class Node:
     def roster(self) -> RosterView:
         """The subscribers of this node's channels."""
         return RosterView(self.live.engine.admission.roster)
+
+    def channels(self) -> list[ChannelInfo]:
+        """Return the channels that this node publishes, receives or heard of: subscribers, publishers and traffic."""
+        topics = {subscription.topic for subscription in self._subscribers.subscriptions()} - {INBOX}
+        return channels_known(self.live.engine, Driver.now(), topics, self.live.received)
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
@@ -424,21 +440,21 @@ class Node:
 
         The node must be running and configured for the channel. Raises ReplicationError if it does not become one.
         """
-        await replicastaff.add(self._replica(channel), self._replica_node(node), timeout_s)
+        await replicastaff.add(self._replica(channel), self.find_node(node), timeout_s)
 
     async def replica_remove(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
         """Remove a member of a replicated channel that this node leads; its log stays where it is.
 
         Raises ReplicationError if that is refused.
         """
-        await replicastaff.remove(self._replica(channel), self._replica_node(node), timeout_s)
+        await replicastaff.remove(self._replica(channel), self.find_node(node), timeout_s)
 
     async def replica_transfer(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
         """Ask another member to lead a replicated channel that this node leads; appends wait meanwhile.
 
         Raises ReplicationError if it does not lead in time.
         """
-        await replicastaff.transfer(self._replica(channel), self._replica_node(node), timeout_s)
+        await replicastaff.transfer(self._replica(channel), self.find_node(node), timeout_s)
 
     async def replica_verify(
         self, channel: str, *, repair: bool = False, timeout_s: float = 60.0
@@ -518,6 +534,44 @@ class Node:
         parts = self._opened
         async with parts.redialer.yielding(node_id):
             return await parts.dialer.connect_direct(node_id, public_key, coordinator)
+
+    async def ping(self, node: int | str, *, timeout_s: float = 5.0) -> float:
+        """Send a message to a peer, by id or name, and return how many seconds its answer took.
+
+        Every peer answers, also a net-mesh 0.23 node. Raises PeerError for a node without a session, and Timeout without
+        an answer.
+        """
+        live, node_id = self.live, self.find_node(node)
+        peer, answer, began = await live.peer(node_id), live.waiting.promise(), Driver.now()
+        took = 0.0
+
+        def answered() -> None:
+            nonlocal took
+            took = Driver.now() - began
+            if not answer.done():
+                answer.set_result(None)
+
+        stop = live.act(lambda engine, _now, out: engine.traversal.reflex.ping(peer, answered, out))
+        limit = asyncio.timeout(timeout_s)
+        try:
+            async with limit:
+                await answer
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise Timeout(f"ping of {node_id:016x}", timeout_s) from None
+        finally:
+            stop()
+        return took
+
+    def find_node(self, node: int | str) -> int:
+        """Return the id of a node that is given by its id or name. Raises LocalProtocolError for an unknown name."""
+        if isinstance(node, int):
+            return node
+        found = self._find_node(node)
+        if found is None:
+            raise LocalProtocolError(f"no node, or more than one, announced the name {node!r}; give its id instead")
+        return found
 
     def accept(self, node_id: int) -> None:
         """Allow a node to start a direct handshake with this one, as 0.23 nodes do when they `connect`."""
@@ -746,14 +800,6 @@ class Node:
             raise ConfigError("replicas", f"{channel!r} is not replicated; set replicas for it in [[channels]]")
         return replicas.member_of(channel)
 
-    def _replica_node(self, node: int | str) -> int:
-        if isinstance(node, int):
-            return node
-        found = self._find_node(node)
-        if found is None:
-            raise LocalProtocolError(f"no node, or more than one, announced the name {node!r}; give its id instead")
-        return found
-
     def _find_node(self, text: str) -> int | None:
         own = {} if self.config.name is None else {self.node_id: self.config.name}
         return node_named(text, {**dict(self._names.items()), **own})
@@ -778,6 +824,10 @@ class Node:
     def _deliver(self, parts: _Parts, batch: EventBatch) -> None:
         self._received_events += len(batch)
         self._received_bytes += batch.nbytes
+        if batch.channel is not None:
+            parts.live.received.add(batch.channel, len(batch), batch.nbytes)
+        if parts.live.timings is not None and batch.reading is None and (times := batch.event_times()) is not None:
+            parts.live.timings.delivery.observe_all((batch.received_ns - times) / 1e9)
         if parts.logs is not None:
             parts.logs.take(batch)
         if not (self._subscribers if batch.reading is None else parts.reader).feed(batch):

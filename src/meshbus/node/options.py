@@ -14,6 +14,7 @@ from meshbus.config.edge import EdgeEntry
 from meshbus.config.node import ChannelEntry, ExportEntry, PeerEntry, Unknown, UnknownChannels, Unlisted
 from meshbus.config.spelling import Endpoint
 from meshbus.config.subscription import SubscriptionEntry
+from meshbus.config.web import WebEntry
 from meshbus.engine.settings import NamedChannels
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import LevelRule, SubnetRule
@@ -74,6 +75,7 @@ class NodeOptions(TypedDict, total=False):
     channels: Sequence[ChannelEntry | Table] | None
     peers: Sequence[PeerEntry | Table] | None
     subscriptions: Sequence[SubscriptionEntry | Table] | None
+    web: WebEntry | Table | None
     edge: Sequence[EdgeEntry | Table] | None
     daemons: Sequence[DaemonEntry | Table] | None
     exports: Sequence[ExportEntry | Table] | None

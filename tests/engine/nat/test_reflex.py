@@ -114,3 +114,35 @@ def test_anything_else_is_counted(junk: bytes) -> None:
     desk = Desk()
     assert desk.receive(junk) == []
     assert desk.counters.snapshot() == {"drop": {"reflex_malformed": 1}}
+
+
+class TestPings:
+    def test_an_answer_ends_the_oldest_ping_and_says_nothing_about_the_address(self) -> None:
+        desk, heard = Desk(), list[str]()
+        out = Output()
+        desk.reflex.ping(desk.peer, lambda: heard.append("first"), out)
+        desk.reflex.ping(desk.peer, lambda: heard.append("second"), out)
+        assert desk.read(out) == [ReflexRequest(), ReflexRequest()]
+        answer = encode_reflex(ReflexResponse(SEEN))
+        assert desk.receive(answer) == []
+        assert heard == ["first"]
+        desk.receive(answer)
+        assert (heard, desk.told) == (["first", "second"], [])
+        assert not desk.counters.snapshot()
+
+    def test_a_request_for_our_address_is_answered_first(self) -> None:
+        desk, heard = Desk(), list[str]()
+        desk.ask()
+        desk.reflex.ping(desk.peer, lambda: heard.append("ping"), Output())
+        desk.receive(encode_reflex(ReflexResponse(SEEN)))
+        assert (heard, len(desk.told)) == ([], 1)
+        desk.receive(encode_reflex(ReflexResponse(SEEN)))
+        assert heard == ["ping"]
+
+    def test_a_ping_that_nobody_waits_for_is_forgotten(self) -> None:
+        desk, heard = Desk(), list[str]()
+        stop = desk.reflex.ping(desk.peer, lambda: heard.append("ping"), Output())
+        stop()
+        stop()
+        desk.receive(encode_reflex(ReflexResponse(SEEN)))
+        assert (heard, desk.counters.get("ignore", "reflex_unasked")) == ([], 1)

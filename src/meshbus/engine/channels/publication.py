@@ -18,6 +18,7 @@ import numpy as np
 
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.tally import Tally
 from meshbus.engine.channels.publish import WAIT_S, Fanout, LegError, Planner, PublishConfig, PublishPlan, PublishReport
 from meshbus.engine.session.link import equalize
 from meshbus.engine.session.peer import Peer
@@ -194,6 +195,8 @@ class Publications(Service):
         """Events sent so far, once for each receiver; those of a leg that failed are left out."""
         self.sent_bytes = 0
         """Their bytes, without framing."""
+        self.tally = Tally()
+        """What was published, by channel, whether or not anybody subscribes."""
         self._numbers: BoundedMap[ChannelName, int] = BoundedMap(
             MAX_NUMBERED, self._counters.forgetting("publish_numbers")
         )
@@ -267,6 +270,7 @@ class Publications(Service):
             return self.publish(channel, *columns_of([event]), config, now, out)
         plan = self._planner.plan(channel, config, now)
         number = self._number(channel, 1, now)
+        self.tally.add(channel, 1, size)
         header, payload = self._pattern(plan), size.to_bytes(FRAME_PREFIX_BYTES, "little") + event
         if len(payload) > ROUTED_PAYLOAD and self._is_relayed(plan):
             return self._send_slowly(plan, config, event, number, now, out)
@@ -340,13 +344,17 @@ class Publications(Service):
     ) -> Publication:
         """Send one event that may have to wait, or that may be refused for a subscriber."""
         prepared = Prepared(plan, config, (encode_frames(*columns_of([event])),), 1, len(event))
-        return self._send(prepared, number, now, out)
+        return self._begin(prepared, number, now, out)
 
     def _is_relayed(self, plan: PublishPlan) -> bool:
         """Return whether a subscriber is behind a relay, which does not carry packets of the full length."""
         return any((peer := self._peers.get(node_id)) is not None and peer.link.route for node_id in plan.legs)
 
     def _send(self, prepared: Prepared, number: int, now: float, out: Output) -> Publication:
+        self.tally.add(prepared.plan.channel, prepared.events, prepared.nbytes)
+        return self._begin(prepared, number, now, out)
+
+    def _begin(self, prepared: Prepared, number: int, now: float, out: Output) -> Publication:
         header, stamp, loads = self._pattern(prepared.plan), stamp_of(self._wall(now)), list[Cargo]()
         for piece in prepared.pieces:
             if isinstance(piece, Packed):

@@ -5,6 +5,7 @@ once: engine/session/candidate.py drops a session that does not answer. A peer b
 because the relay's address is not its own and must not be announced as such.
 
 This node has at most one open request to each peer, for `TIMEOUT_S`. An answer without a request is counted and ignored.
+A ping is a request of its own, whose answer only shows how long it took.
 What the answers mean for our NAT type is decided in engine/nat/watch.py.
 """
 
@@ -40,12 +41,28 @@ class Reflex(Service):
         """Called with the outcome of each request."""
         self._counters = context.counters
         self._asked: Deadlines[int] = Deadlines()
+        self._pings: dict[int, list[Callable[[], None]]] = {}
+        """By peer, whom to tell about the next answers, in the order of the requests."""
 
     def ask(self, peer: Peer, now: float, out: Output) -> None:
         """Ask a peer for our address; do nothing while a request to it is open."""
         if peer.node_id not in self._asked:
             self._asked.set(peer.node_id, now + TIMEOUT_S)
             peer.send_message(Subprotocol.REFLEX, encode_reflex(ReflexRequest()), out)
+
+    def ping(self, peer: Peer, answered: Callable[[], None], out: Output) -> Callable[[], None]:
+        """Ask a peer whether it is there, and call `answered` when its answer comes; return a function that stops waiting."""
+        waiting = self._pings.setdefault(peer.node_id, [])
+        waiting.append(answered)
+        peer.send_message(Subprotocol.REFLEX, encode_reflex(ReflexRequest()), out)
+
+        def stop() -> None:
+            if answered in waiting:
+                waiting.remove(answered)
+            if not waiting and self._pings.get(peer.node_id) is waiting:
+                del self._pings[peer.node_id]
+
+        return stop
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
         """Handle a reflex message of a peer; a request is answered at once."""
@@ -60,6 +77,8 @@ class Reflex(Service):
             peer.send_message(Subprotocol.REFLEX, encode_reflex(ReflexResponse(seen or NOWHERE)), out)
         elif self._asked.drop(peer.node_id):
             self.told(peer.node_id, heard.address if heard.address.port else None, now, out)
+        elif waiting := self._pings.get(peer.node_id):
+            waiting.pop(0)()
         elif peer.link.probes:
             peer.link.probes -= 1  # it was a proof (session/candidate.py)
         else:

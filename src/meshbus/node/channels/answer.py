@@ -52,7 +52,10 @@ class Answers:
             peer = engine.peers.require(publisher)
             return engine.requests.requester.ask(peer, channel, payload, now, out, timeout_s=left_s)
 
-        return answer_of(await self._live.begin(Kind.REQUEST, ask), channel, timeout_s)
+        reply = answer_of(await self._live.begin(Kind.REQUEST, ask), channel, timeout_s)
+        if self._live.timings is not None:
+            self._live.timings.request.observe(Driver.now() - began)
+        return reply
 
     @asynccontextmanager
     async def serve(self, channel: ChannelName, handler: Handler) -> AsyncIterator[None]:

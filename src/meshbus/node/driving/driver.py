@@ -86,6 +86,8 @@ class Driver:
         self._asking: asyncio.TimerHandle | None = None
         """Set while a call of `_set_timer` is scheduled."""
         self.closed = False
+        self.took: Callable[[float], None] | None = None
+        """Called with how long the datagrams of each read took, if somebody measures."""
         self._lanes = Lanes(socket, engine.counters)
         self._peers_version: int | None = None
         """Which state of the table of peers the lanes follow."""
@@ -184,10 +186,13 @@ class Driver:
         # Appends and what replicas send each other are events too: a member must not fall behind beside a stream.
         events = bool(out.events) or counters.get(*FORWARDED) > forwarded or any(map(_has_events, out.control))
         self.apply(out)
-        if self._poll_s:
-            self._stay_awake(began)
         refused = 2 * (counters.lost - lost) > datagrams
-        self._turns.note(socket, began, self.now(), datagrams, events=events, refused=refused)
+        ended = self.now()
+        self._turns.note(socket, began, ended, datagrams, events=events, refused=refused)
+        if self._poll_s:
+            self._stay_awake(ended)
+        if self.took is not None:
+            self.took(ended - began)
         return events
 
     def _stay_awake(self, now: float) -> None:

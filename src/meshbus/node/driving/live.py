@@ -15,9 +15,11 @@ from typing import TypeVar
 
 from meshbus.engine.base.notices import Control
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.tally import Tally
 from meshbus.engine.core import Engine
 from meshbus.engine.session.peer import Peer
 from meshbus.node.driving.driver import Driver
+from meshbus.node.driving.timings import Timings
 from meshbus.node.driving.waiting import Kind, Waiting
 
 T = TypeVar("T")
@@ -29,13 +31,22 @@ _PROOF_S = 1.0
 class Live:
     """One running engine on one driver."""
 
-    __slots__ = ("driver", "engine", "waiting")
+    __slots__ = ("driver", "engine", "received", "timings", "waiting")
 
     def __init__(self, engine: Engine, driver: Driver) -> None:
         self.engine = engine
         self.driver = driver
         self.waiting = Waiting()
         """Futures for what the engine will report."""
+        self.received = Tally()
+        """What was received, by channel."""
+        self.timings: Timings | None = None
+        """How long things take, if somebody looks."""
+
+    def measure(self) -> None:
+        """Measure from now on how long things take."""
+        self.timings = Timings()
+        self.driver.took = self.timings.turn.observe
 
     def act(self, call: Callable[[Engine, float, Output], T]) -> T:
         """Call the engine with the current time, carry out what it asks for, and return the result."""

@@ -427,6 +427,15 @@ class Logs:
                 self._declare(PUBLISHED, channel, log.file)
             return log
 
+    def open_files(self) -> Iterator[tuple[str, ChannelName, RedexFile]]:
+        """Iterate over the logs that are open: `published` or `received`, the channel, and the log."""
+        for channel, published in list(self._published.items()):
+            yield PUBLISHED, channel, published.file
+        for channel, (replica, _) in list(self._replicated.items()):
+            yield PUBLISHED, channel, replica.committed
+        for channel, received in list(self._in_use.items()):
+            yield RECEIVED, channel, received.file
+
     def has_replica(self, channel: ChannelName) -> bool:
         """Return whether there is a log of a replica of a channel; blocks."""
         return folder_of(self._root / PUBLISHED, channel).exists()

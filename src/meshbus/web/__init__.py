@@ -1,0 +1,1 @@
+"""What a node shows over HTTP: metrics and health. Nothing here changes a node."""
