@@ -333,7 +333,8 @@ def test_a_claimed_foreign_node_id_brings_no_rights() -> None:
     request = mallory.subscribe(scene.alice, SECRET, token=token(carol))
     scene.net.run(for_s=1)
     assert refusal(mallory, request) is AckReason.UNAUTHORIZED
-    assert scene.drops(scene.alice, "refuse")["unpinned"] == 1
+    # Twice: nothing was agreed with this node, so the token comes again in the form of later net-mesh versions.
+    assert scene.drops(scene.alice, "refuse")["unpinned"] == 2
     scene.assert_undisturbed()
 
 

@@ -194,7 +194,9 @@ class Membership(Service):
             self._unproved.setdefault(peer.node_id, []).append(pending)
             self._proofs.prove(peer, now, out)
             return True
-        if reason is AckReason.UNAUTHORIZED and not pending.counted and peer.dialect.level is not Level.A:
+        # meshbus reads every form, so that it refused the token itself.
+        one_form = peer.negotiated.compatible or peer.dialect.level is Level.A
+        if reason is AckReason.UNAUTHORIZED and not pending.counted and not one_form:
             self._send(peer, msgspec.structs.replace(pending, counted=True), self._nonce(), now, out)
             return True
         return False
