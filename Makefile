@@ -10,7 +10,7 @@ ARGS =
 SPREAD = -n auto --maxprocesses=4
 
 .NOTPARALLEL:
-.PHONY: help demo test test-failed check check-static cover owncover bench soak test-web limits messages settings format lock clean env-run env-dev env-lock
+.PHONY: help demo test test-failed check check-static cover owncover bench soak interop test-web limits messages settings format lock clean env-run env-dev env-lock
 
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,9 @@ bench: env-dev ## run the benchmarks and print tables of ratios
 
 soak: env-dev ## run the long tests
 	@$(PY) -m pytest -m soak --hypothesis-profile=soak --timeout=14400 -o faulthandler_timeout=0 $(ARGS) || [ $$? -eq 5 ] # pytest exits with 5 if no test is marked soak
+
+interop: env-dev ## write docs/interop.md from runs against published net-mesh versions (ARGS='0.23.0 0.45.1')
+	@$(PY) -m tests.interop.matrix $(ARGS)
 
 test-web: env-dev ## run the tests that need Prometheus; installs it from the system's packages if it is missing
 	@sh tools/testweb.sh

@@ -4,10 +4,13 @@ Bias: one producer, one subscriber, one channel, loopback, warm. Every peer crea
 runs send without pause; latency is one way, with half a millisecond between events. The net-mesh binding cannot wait for
 an event: a consumer that polls without pause occupies a core and gets the event at once, and one that sleeps 0.2 ms
 between empty polls is what a program on a shared machine can afford. Both are shown, and both use processor time while
-nothing happens. meshbus and pyzmq sleep in the kernel until a packet arrives; waking up is part of their latency.
+nothing happens. meshbus and pyzmq sleep in the kernel until a packet arrives; waking up is part of their latency. With
+`poll_us` meshbus does not sleep either. `--before DIR` adds the latency of another copy of this repository.
 """
 
 from __future__ import annotations
+
+import argparse
 
 from bench.bench_stream import refuse_losses, spell
 from bench.harness import Cell, Table
@@ -16,6 +19,8 @@ from bench.peers.task import Task
 
 OURS = "meshbus publish"
 SENDING = "meshbus send"
+AWAKE = "meshbus publish, poll_us"
+BEFORE = "meshbus publish, before"
 POLLING = "net-mesh publish, busy polling"
 RESTING = "net-mesh publish, sleeps 0.2 ms"
 PYZMQ = "pyzmq PUSH-PULL"
@@ -29,13 +34,24 @@ DELAYED = 4_000
 GAP_S = 0.0005
 PAUSE_S = 0.0002
 
-COMMITTED_CPU = 1.5
-COMMITTED_P50 = 0.6
+POLL_US = 5_000
+"""Longer than the pause between two events, so that the loop never sleeps."""
+
+COMMITTED_CPU = 3.0
+COMMITTED_P50 = {RESTING: 0.8}
+COMMITTED_AWAKE = 1.0
+COMMITTED_BEFORE = 0.6
 COMMITTED_SEND = 0.5
 
 
-def run(quick: bool) -> list[Table]:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that only this benchmark has."""
+    parser.add_argument("--before", metavar="DIR", help="compare latency with another copy of this repository")
+
+
+def run(quick: bool, options: argparse.Namespace | None = None) -> list[Table]:
     """Measure throughput and latency. Raises RuntimeError if an event was lost."""
+    before: str | None = None if options is None else options.before
     rounds, scale = (1, 0.25) if quick else (5, 1.0)
     busy = compare(
         {
@@ -48,9 +64,12 @@ def run(quick: bool) -> list[Table]:
         rounds=rounds,
     )
     refuse_losses(busy)
+    old = {} if before is None else {BEFORE: _case("meshbus", "single", DELAYED * scale, gap_s=GAP_S, tree=before)}
     paced = compare(
         {
             OURS: _case("meshbus", "single", DELAYED * scale, gap_s=GAP_S),
+            AWAKE: _case("meshbus", "single", DELAYED * scale, gap_s=GAP_S, poll_us=POLL_US),
+            **old,
             POLLING: _case("netmesh", "publish", DELAYED * scale, gap_s=GAP_S),
             RESTING: _case("netmesh", "publish", DELAYED * scale, gap_s=GAP_S, pause_s=PAUSE_S),
             PYZMQ: _case("pyzmq", "single", DELAYED * scale, gap_s=GAP_S),
@@ -65,7 +84,12 @@ def run(quick: bool) -> list[Table]:
         ratio = busy[OURS].times_cpu(busy[peer])
         claims.append(_claim("events per CPU-second", peer, ratio, COMMITTED_CPU if committed else None, at_least=True))
         ratio = paced[OURS].times_p50(paced[peer])
-        claims.append(_claim("one-way p50", peer, ratio, COMMITTED_P50 if committed else None, at_least=False))
+        claims.append(_claim("one-way p50", peer, ratio, COMMITTED_P50.get(peer), at_least=False))
+    ratio = paced[AWAKE].times_p50(paced[POLLING])
+    claims.append(_claim(f"one-way p50 with poll_us = {POLL_US}", POLLING, ratio, COMMITTED_AWAKE, at_least=False))
+    if before is not None:
+        ratio = paced[OURS].times_p50(paced[BEFORE])
+        claims.append(_claim("one-way p50", f"{BEFORE}: {before}", ratio, COMMITTED_BEFORE, at_least=False))
     return [
         throughput_table(f"Single publishes, events of {SIZE} B", busy),
         latency_table(f"One-way latency, an event of {SIZE} B every {GAP_S * 1e3:g} ms", paced),
@@ -78,8 +102,8 @@ def run(quick: bool) -> list[Table]:
     ]
 
 
-def _case(peer: str, mode: str, events: float, *, gap_s: float = 0.0, **options: object) -> Case:
-    return Case(peer, Task(mode=mode, least=SIZE, most=SIZE, events=int(events), gap_s=gap_s, options=options))
+def _case(peer: str, mode: str, events: float, *, gap_s: float = 0.0, tree: str = "", **options: object) -> Case:
+    return Case(peer, Task(mode=mode, least=SIZE, most=SIZE, events=int(events), gap_s=gap_s, options=options), tree)
 
 
 def _claim(what: str, peer: str, ratio: Ratio, committed: float | None, *, at_least: bool) -> list[Cell]:

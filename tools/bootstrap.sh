@@ -81,6 +81,7 @@ EOF
 stamp_of() {
     printf '%s\n' "$root"
     cksum "requirements/$1.txt"
+    [ "$1" != dev ] || cksum requirements/newest.txt
     [ "$1" = lock ] || cksum pyproject.toml
 }
 stamped() { [ -f "$marks/$1" ] && [ "$(cat "$marks/$1")" = "$(stamp_of "$1")" ]; }
@@ -143,8 +144,10 @@ say "installing $((count)) locked packages (a minute or two on the first run; de
 # Install wheels only, so that no compiler is needed. pyspark is published only as source (pure Python and jars). Its
 # build tools are locked too and are installed first, because build isolation is off.
 install_locked() {
+    name=$1
+    shift
     pip install --progress-bar off --no-deps --only-binary :all: --no-binary pyspark --no-build-isolation \
-        --require-hashes -r "requirements/$1.txt" || {
+        --require-hashes -r "requirements/$name.txt" "$@" || {
         tail -n 8 "$log" >&2
         die "could not install the locked packages (see above; full log in $log); check the network and run the command" \
             "again; if no distribution matches this machine, try another Python: make PYTHON=/path/to/python3.13"
@@ -152,6 +155,11 @@ install_locked() {
 }
 if grep -q '^pyspark==' "requirements/$purpose.txt"; then install_locked build; fi
 install_locked "$purpose"
+# A second version of net-mesh for the tests, beside the one in the environment (requirements/newest.in).
+if [ "$purpose" = dev ]; then
+    rm -rf "$venv/net-mesh"
+    install_locked newest --target "$venv/net-mesh"
+fi
 
 if [ "$purpose" != lock ]; then
     say 'installing meshbus in editable mode'

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 floor=$(sed -n 's/^requires-python = ">=\(.*\)"$/\1/p' pyproject.toml)
 
-for name in build run dev lock; do
+for name in build run dev newest lock; do
     # --only-binary: installing must not need a compiler. pyspark is the exception: pure Python, published without a wheel.
     # --system-certs: use the system's certificates, which company proxies often require.
     .venv/bin/python -m uv --quiet --no-cache --system-certs pip compile \

@@ -118,7 +118,7 @@ async def _send(publisher: ChannelPublisher, events: Iterable[bytes]) -> None:
 
 
 def _node(task: Task) -> Node:
-    options = {key: task.options[key] for key in ("window_bytes",) if key in task.options}
+    options = {key: task.options[key] for key in ("window_bytes", "poll_us") if key in task.options}
     return Node.open(psk=PSK, ephemeral=True, **options)
 
 

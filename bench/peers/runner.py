@@ -7,12 +7,16 @@ with an error or a loss is reported as such: only lossless modes are compared.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import multiprocessing as mp
 import os
 import statistics
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import ModuleType
 from typing import TypeAlias
 
 import msgspec
@@ -32,6 +36,8 @@ class Case(msgspec.Struct, frozen=True):
     peer: str
     """A module of bench.peers."""
     task: Task
+    tree: str = ""
+    """Directory of another copy of this repository, whose peer module and package are used; "" for this one."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -210,7 +216,9 @@ def _process(case: Case, role: str, connection: Connection, report_at: Connectio
     """Run one of the two processes."""
     link, meter = Link(connection), Meter(case.task)
     try:
-        peer = importlib.import_module(f"bench.peers.{case.peer}")
+        peer = (
+            _peer_of(Path(case.tree), case.peer) if case.tree else importlib.import_module(f"bench.peers.{case.peer}")
+        )
         if role == "consume":
             peer.consume(link, case.task, meter)
             report_at.send(meter.finish())
@@ -222,6 +230,19 @@ def _process(case: Case, role: str, connection: Connection, report_at: Connectio
     except BaseException as error:  # noqa: BLE001 - reported to the waiting process
         report_at.send(f"{type(error).__name__}: {error}")
     os._exit(0)  # do not wait for threads of the peer
+
+
+def _peer_of(tree: Path, name: str) -> ModuleType:
+    """Return the peer module of another copy of the repository, which uses the package of that copy."""
+    for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] == "meshbus"]:
+        del sys.modules[loaded]
+    sys.path.insert(0, str(tree / "src"))
+    spec = importlib.util.spec_from_file_location(f"before_{name}", tree / "bench" / "peers" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _reports(results: Mapping[str, Connection], deadline: float) -> dict[str, Report | str]:

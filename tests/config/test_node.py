@@ -52,6 +52,7 @@ enforce_publishers = false
 unknown_subprotocols = "deliver"
 max_packet = 1452
 receive_buffer_bytes = 1048576
+poll_us = 200
 window_bytes = 131072
 profile = false
 log_dir = "logs"

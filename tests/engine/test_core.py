@@ -33,6 +33,7 @@ from meshbus.errors import AuthError, ChannelError, HandshakeFault, LocalProtoco
 from meshbus.names.channel import ChannelName
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
+from meshbus.policy.reason import Reason
 from meshbus.testing.fakenet import FakeNet, FakeNode
 from meshbus.wire.constants import STREAM_WINDOW, Subprotocol
 from meshbus.wire.frames import columns_of
@@ -646,3 +647,18 @@ def test_a_publication_without_events_is_delivered_at_once() -> None:
     assert publication.done
     assert publication.report().delivered == 1
     assert tap.data() == []
+
+
+def test_a_single_datagram_is_handled_like_a_batch_of_one() -> None:
+    _, left, right = pair()
+    subscribed(left, right)
+    with right.turn() as (engine, now, out):
+        engine.publications.publish_one(ChannelName(CHANNEL), b"x", PublishConfig(), now, out)
+        (train,) = out.trains
+        out.trains = []
+    with left.turn() as (engine, now, _):
+        datagram = memoryview(bytes(train.data))
+        (batch,) = engine.receive_one(right.name, datagram, now).events
+        assert (batch.payloads(), batch.channel, batch.publisher) == ([b"x"], CHANNEL, right.node_id)
+        assert not engine.receive_one(right.name, datagram, now).events
+        assert engine.counters.get(*Reason.REPLAYED.counter) == 1

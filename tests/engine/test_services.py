@@ -22,7 +22,7 @@ CORE = PACKAGE / "engine" / "core.py"
 ROOMS_OF_SERVICES = ("channels", "directory", "nat", "routes", "streams")
 ALWAYS = tuple(row for row in SERVICES if not row.optional)
 OPTIONAL = frozenset(row.id for row in SERVICES if row.optional and row.id is not None)
-PLAIN = {row.id for row in ALWAYS if row.id is not None and not row.profile}
+PLAIN = {row.id for row in ALWAYS if row.id is not None and not row.profile and not row.later}
 PROFILE = {row.id for row in ALWAYS if row.id is not None and row.profile}
 MAX_ARGUMENTS = 5
 
@@ -144,4 +144,4 @@ def test_the_core_names_no_subprotocol_and_no_service() -> None:
 
 def test_the_core_adds_only_the_verbs_of_its_driver() -> None:
     own = {name for name, value in vars(Engine).items() if inspect.isfunction(value) and not name.startswith("_")}
-    assert own == {"receive", "tick", "next_timer"}
+    assert own == {"receive", "receive_one", "tick", "next_timer"}

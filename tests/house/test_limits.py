@@ -36,6 +36,8 @@ NOT_STATE = {
     "engine/session/stream.py": {"MAX_JUMP"},  # a distance of numbers
     "engine/settings.py": {"MAX_CHANNELS_PER_PEER"},  # a default; its row is in engine/channels/admission.py
     "engine/streams/congestion.py": {"MAX_WINDOW"},  # of this node's sending
+    "engine/streams/ordering.py": {"MAX_ASKED"},  # of one packet
+    "engine/streams/repeating.py": {"MAX_AHEAD", "MAX_KEPT"},  # of this node's sending
     "engine/streams/reorder.py": {"_MAX_NUMBER", "_MAX_SEQUENCE"},  # numbers of the wire
     "engine/streams/reliable.py": {"MAX_ACKS"},  # of one packet
     "engine/streams/retransmit.py": {"MAX_RESENDS"},  # tries

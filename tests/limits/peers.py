@@ -11,11 +11,11 @@ from types import ModuleType
 import numpy as np
 
 from meshbus.engine.base.packets import Output
-from meshbus.engine.channels import history_server, interest_server, request
+from meshbus.engine.channels import history_server, identityproof, interest_server, request
 from meshbus.engine.core import Engine
 from meshbus.engine.directory import directory
 from meshbus.engine.nat import addresses, punch
-from meshbus.engine.routes import forward, learnednames, pingwaves, proximity, publishers, routing
+from meshbus.engine.routes import forward, learnednames, pingwaves, proximity, publishers, routing, withdrawal
 from meshbus.engine.session import candidate, handshake
 from meshbus.engine.session import peer as peers
 from meshbus.engine.settings import GatewayConfig
@@ -26,19 +26,22 @@ from meshbus.names.identity import Identity
 from meshbus.policy import discovery
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.testing.fakenet import FakeNode
-from meshbus.wire.constants import Flags, Subprotocol
-from meshbus.wire.frames import Packed
+from meshbus.wire.constants import PACKET_COST, Flags, Subprotocol
+from meshbus.wire.frames import Packed, pack_frames
 from meshbus.wire.header import Header, pack_header
 from meshbus.wire.messages.address import Address
 from meshbus.wire.messages.capability import Announcement, encode_announcement
 from meshbus.wire.messages.history import Read, encode_history
+from meshbus.wire.messages.identityproof import ProofRequest, encode_proof
 from meshbus.wire.messages.interest import Interest, encode_interest
 from meshbus.wire.messages.membership import Subscribe, encode_membership
 from meshbus.wire.messages.reliable import FIRST_SEQUENCE, Base, encode_reliable
 from meshbus.wire.messages.rendezvous import PunchIntroduce, encode_rendezvous
 from meshbus.wire.messages.request import Request, encode_request
+from meshbus.wire.messages.withdrawal import RouteWithdrawal, encode_withdrawal
 from meshbus.wire.pingwave import Pingwave, pack_pingwave
 from meshbus.wire.route import RouteHeader, pack_route
+from tests.engine.fleet import meet
 from tests.limits.attack import Attacked, Scene, attack
 
 MANY = 20
@@ -267,6 +270,59 @@ def invented_reliable_streams(scene: Scene) -> Attacked:
     scene.say(mallory, victim, Subprotocol.RELIABLE, *map(encode_reliable, bases))
     traffic = victim.engine.streams.traffic_of(victim.engine.peers.require(mallory.node_id))
     return Attacked(len(traffic.reliable._receiving), FEW, victim.engine.counters)
+
+
+def flood_ordered(scene: Scene, *packets: Header, payload: bytes) -> tuple[FakeNode, FakeNode]:
+    """Send packets of reliable streams as a net-mesh node does, without the profile."""
+    victim, mallory = scene.meet(profile=False)
+    for header in packets:
+        with mallory.turn() as (engine, _now, out):
+            out.trains.append(engine.peers.require(victim.node_id).link.seal(header, payload))
+        scene.net.run(for_s=0.001)
+    return victim, mallory
+
+
+@attack("ordered_streams")
+def invented_ordered_streams(scene: Scene) -> Attacked:
+    from meshbus.engine.streams import ordering
+
+    scene.shrink(ordering, MAX_STREAMS=FEW)
+    packets = [Header(flags=1, stream_id=1000 + number, event_count=1) for number in range(MANY)]
+    victim, mallory = flood_ordered(scene, *packets, payload=pack_frames([b"x"]))
+    traffic = victim.engine.streams.traffic_of(victim.engine.peers.require(mallory.node_id))
+    return Attacked(len(traffic.ordering._streams), FEW, victim.engine.counters)
+
+
+@attack("ordering")
+def packets_behind_a_gap(scene: Scene) -> Attacked:
+    """The first packet never comes, so everything else waits."""
+    payload = pack_frames([bytes(4000)])
+    packets = [Header(flags=1, stream_id=1000, sequence=1 + number, event_count=1) for number in range(300)]
+    victim, mallory = flood_ordered(scene, *packets, payload=payload)
+    budget = victim.engine.streams.traffic_of(victim.engine.peers.require(mallory.node_id)).ordering._budget
+    cost = len(payload) + PACKET_COST
+    return Attacked(budget.limit - budget.left, budget.limit // cost * cost, victim.engine.counters)
+
+
+@attack("proof_challenges")
+def challenges_for_many(scene: Scene) -> Attacked:
+    scene.shrink(identityproof, MAX_CHALLENGES=2)
+    victim = scene.net.create("victim")
+    for number in range(FEW):
+        mallory = scene.net.create(f"mallory{number}")
+        meet(mallory, victim)
+        scene.say(mallory, victim, Subprotocol.IDENTITY_PROOF, encode_proof(ProofRequest(request_id=bytes(8))))
+    kept = victim.engine.services[identityproof.IdentityProofs]._challenges
+    return Attacked(len(kept), 2, victim.engine.counters)
+
+
+@attack("withdrawals")
+def withdrawals_of_invented_nodes(scene: Scene) -> Attacked:
+    scene.shrink(withdrawal, MAX_NUMBERS=FEW)
+    victim, mallory = scene.meet()
+    told = [encode_withdrawal(RouteWithdrawal(dest=1000 + number, seq=0)) for number in range(MANY)]
+    scene.say(mallory, victim, Subprotocol.ROUTE_WITHDRAWAL, *told)
+    return Attacked(len(victim.engine.services[withdrawal.Withdrawals]._numbers), FEW, victim.engine.counters)
 
 
 @attack("unfinished_events")

@@ -1,6 +1,7 @@
 """Live nodes on loopback: connect, publish, subscribe, refuse, restart, close."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -476,3 +477,21 @@ async def test_a_peer_is_pinged_by_id_and_by_name() -> None:
         hub.live.driver.close()  # it no longer answers
         with pytest.raises(Timeout, match=r"ping of [0-9a-f]{16}: no answer within 0\.05 s"):
             await leaf.ping(hub.node_id, timeout_s=0.05)
+
+
+async def test_a_bind_address_whose_name_takes_long_to_look_up_does_not_hold_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turned, real = threading.Event(), UdpSocket.bind
+
+    def slow(host: str, port: int, **options: Any) -> UdpSocket:
+        assert turned.wait(PATIENCE_S), "the loop stood still while the name was looked up"
+        return real("127.0.0.1", port, **options)
+
+    monkeypatch.setattr(UdpSocket, "bind", slow)
+    node = Node.open(psk=bytes(32), ephemeral=True, bind="localhost:0")
+    starting = asyncio.ensure_future(node.start())
+    await asyncio.sleep(0)
+    turned.set()
+    await starting
+    await node.close()

@@ -28,6 +28,10 @@ NOT_READ = {
     "pubsub": {
         "format": ABOUT,
     },
+    "dialects": {
+        "about": ABOUT,
+        "identity_proof_signed_bytes": ABOUT,
+    },
     "subprotocols": {
         "meta": ABOUT,
     },

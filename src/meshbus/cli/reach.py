@@ -27,7 +27,8 @@ from meshbus.node.unix import MAX_LINE, LineClient
 if TYPE_CHECKING:
     from meshbus.node.channels.answer import Handler
 
-
+ARRIVAL_S = 30.0
+"""How long a temporary node waits at its end until what it published reliably has arrived. Our choice."""
 _LONGEST_LINE = MAX_LINE // 2
 """Bytes of an event that goes to the node in a line; base64 adds a third, and the rest needs room, too."""
 
@@ -106,6 +107,9 @@ async def open_mesh(options: MeshOptions | None, *, publishes: str | None = None
 
         async with temporary_node(config, publishes=publishes) as node:
             yield NodeMesh(node)
+            # What was sent reliably may still have to be sent again: the node must not go before it has arrived.
+            if publishes is not None:
+                await node.publisher(publishes).flush(ARRIVAL_S)
 
 
 def _typed_peer(options: MeshOptions) -> Setting:

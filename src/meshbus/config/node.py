@@ -33,6 +33,7 @@ from meshbus.config.spelling import (
     LogSize,
     MaxPacket,
     NodeId,
+    PollTime,
     Seconds,
     Secret,
     Socket,
@@ -382,6 +383,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Largest packet in bytes; `auto` (None here) adapts to the path."""
     receive_buffer_bytes: Bytes = 4 << 20
     """Size of the socket's receive buffer to request; the system may grant less."""
+    poll_us: PollTime = 0
+    """How long the node looks for the next datagram without sleeping after each one, in microseconds. It shortens the
+    latency by the time that waking up takes, and occupies a core while datagrams come more often than this; 0 never."""
     window_bytes: Window = 512 << 10
     """Byte credit of a stream from another meshbus node, at most a quarter of the receive buffer. On loopback the
     default is a quarter of that buffer."""

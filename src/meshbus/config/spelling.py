@@ -62,6 +62,7 @@ DiskBytes: TypeAlias = Annotated[
 ]
 Hops: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=16, description="an integer from 1 to 16")]
 LogSize: TypeAlias = Annotated[int, msgspec.Meta(ge=1, description="an integer of at least 1")]
+PollTime: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1_000_000, description="an integer from 0 to 1000000")]
 Window: TypeAlias = Annotated[
     int,
     msgspec.Meta(

@@ -11,6 +11,7 @@ from meshbus.engine.carriage.carrier import carrying
 from meshbus.engine.channels.admission import Admission
 from meshbus.engine.channels.history_client import Replays
 from meshbus.engine.channels.history_server import History
+from meshbus.engine.channels.identityproof import IdentityProofs
 from meshbus.engine.channels.interest_client import Following
 from meshbus.engine.channels.interest_server import Interests
 from meshbus.engine.channels.membership import Membership
@@ -28,6 +29,7 @@ from meshbus.engine.replicas.replication import Replication
 from meshbus.engine.replicas.sets import ReplicaSets
 from meshbus.engine.routes.mesh import Mesh
 from meshbus.engine.routes.relay import HandshakeRelay
+from meshbus.engine.routes.withdrawal import Withdrawals
 from meshbus.engine.session.handshake import Handshakes
 from meshbus.engine.session.liveness import Liveness
 from meshbus.engine.session.negotiate import Negotiator
@@ -35,6 +37,7 @@ from meshbus.engine.session.presence import Presence
 from meshbus.engine.session.service import Context, Row
 from meshbus.engine.streams.delivery import Delivery
 from meshbus.engine.streams.large import Large
+from meshbus.engine.streams.streamrepair import AcknowledgedRanges, StreamNacks, StreamResets
 from meshbus.engine.streams.streams import Streams
 from meshbus.wire.constants import Subprotocol
 
@@ -57,6 +60,10 @@ def _mesh(context: Context) -> Mesh:
     return Mesh(context, context.services[Handshakes])
 
 
+def _withdrawals(context: Context) -> Withdrawals:
+    return Withdrawals(context, context.services[Mesh].table)
+
+
 def _relay(context: Context) -> HandshakeRelay:
     return HandshakeRelay(context, context.services[Mesh].table, context.services[Handshakes])
 
@@ -67,6 +74,18 @@ def _large(context: Context) -> Large:
 
 def _delivery(context: Context) -> Delivery:
     return Delivery(context, context.services[Streams], context.services[Large])
+
+
+def _nacks(context: Context) -> StreamNacks:
+    return StreamNacks(context, context.services[Streams])
+
+
+def _resets(context: Context) -> StreamResets:
+    return StreamResets(context, context.services[Streams])
+
+
+def _ranges(context: Context) -> AcknowledgedRanges:
+    return AcknowledgedRanges(context, context.services[Streams])
 
 
 def _directory(context: Context) -> Directory:
@@ -83,7 +102,8 @@ def _traversal(context: Context) -> Traversal:
 
 
 def _membership(context: Context) -> Membership:
-    return Membership(context, context.services[Admission], context.services[Delivery].joined)
+    services = context.services
+    return Membership(context, services[Admission], services[Delivery].joined, services[IdentityProofs])
 
 
 def _following(context: Context) -> Following:
@@ -128,9 +148,13 @@ SERVICES: tuple[Row, ...] = (
     Row(Handshakes),
     Row(Liveness),
     Row(_mesh),
+    Row(_withdrawals, Subprotocol.ROUTE_WITHDRAWAL, "route-withdrawal", later=True, credit=False, cost_us=15),
     Row(_relay, Subprotocol.HANDSHAKE_RELAY, "handshake-relay", profile=True, cost_us=25),
     Row(Streams, Subprotocol.STREAM_WINDOW, "stream-window", credit=False, cost_us=3),
     Row(_large, Subprotocol.LARGE, "large", profile=True, needs=Subprotocol.RELIABLE, cost_us=20),
+    Row(_nacks, Subprotocol.STREAM_NACK, "stream-nack", later=True, credit=False, cost_us=40),
+    Row(_resets, Subprotocol.STREAM_RESET, "stream-reset", later=True, credit=False, cost_us=15),
+    Row(_ranges, Subprotocol.STREAM_RANGES, "stream-ranges", later=True, credit=False, cost_us=15),
     Row(_delivery, Subprotocol.RELIABLE, "reliable", profile=True, cost_us=16),
     Row(Announcer),
     Row(_directory, Subprotocol.CAPABILITY, "capability", credit=False, cost_us=15),
@@ -140,6 +164,7 @@ SERVICES: tuple[Row, ...] = (
     Row(_traversal),
     Row(Negotiator, Subprotocol.NEGOTIATION, "negotiation", cost_us=160),
     Row(Admission),
+    Row(IdentityProofs, Subprotocol.IDENTITY_PROOF, "identity-proof", later=True, credit=False, cost_us=250),
     Row(_membership, Subprotocol.MEMBERSHIP, "membership", credit=False, cost_us=40),
     Row(_following),
     Row(_interests, Subprotocol.INTEREST, "interest", profile=True, cost_us=15),

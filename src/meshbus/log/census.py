@@ -10,7 +10,8 @@ while it is written. Its rows are facts, each with the time from which it holds:
     node        a peer: its ids, its name, its subnet, and the offset of its clock
     roster      how many nodes are subscribed to a channel
     moving      a move of a daemon that the node drives has begun: which daemon, and where it ran
-    moved       the same move has ended: where the daemon runs now. A move that failed has no such row.
+    moved       the same move has ended: where the daemon runs now
+    not_moved   the same move has failed: where the daemon was to go, and why it did not
 
 The columns are `CENSUS` in log/schema.py. node/logs/census.py writes the rows.
 """
@@ -42,6 +43,7 @@ class FactKind(StrEnum):
     ROSTER = "roster"
     MOVING = "moving"
     MOVED = "moved"
+    NOT_MOVED = "not_moved"
 
 
 class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,6 +61,7 @@ class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
     channel: str | None = None
     subscribers: int | None = None
     copies: int | None = None
+    reason: str | None = None
 
 
 _decoder = msgspec.json.Decoder(Fact)

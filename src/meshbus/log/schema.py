@@ -181,12 +181,13 @@ CENSUS = Table(
             _STRING,
             "`snapshot`: the recorder itself; everything else that it knows follows, and channels that do not follow have"
             " no subscribers. `node`: one of its peers. `roster`: the subscribers of one of its channels. `moving`: it began to"
-            " move a daemon. `moved`: the daemon has arrived.",
+            " move a daemon. `moved`: the daemon has arrived. `not_moved`: it has not.",
         ),
         Column(
             "node_id",
             _BIGINT,
-            "The node that the row describes; of a daemon, the node that it leaves or has arrived on; null for a roster.",
+            "The node that the row describes; of a daemon, the node that it leaves, has arrived on or was to go to; null for a"
+            " roster.",
             nullable=True,
             bit_cast=True,
         ),
@@ -210,6 +211,7 @@ CENSUS = Table(
             "Copies that were sent of each event: one to each subscriber outside of groups, and one to each group.",
             nullable=True,
         ),
+        Column("reason", _STRING, "Why a daemon did not move; null in other rows.", nullable=True),
     ),
 )
 

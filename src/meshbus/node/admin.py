@@ -585,6 +585,7 @@ def peer_row(peer: PeerInfo) -> dict[str, Any]:
         "health": str(peer.health),
         "subnet": str(peer.subnet),
         "profile": peer.profile,
+        "dialect": peer.dialect,
         "tags": list(peer.tags),
     }
 

@@ -237,7 +237,7 @@ class Node:
             entropy=os.urandom,
             counters=counters,
         )
-        live = Live(engine, Driver(engine, socket, self._on_output))
+        live = Live(engine, Driver(engine, socket, self._on_output, self.config.poll_us / 1e6))
         if self.config.web is not None:
             live.measure()
         return live
@@ -651,7 +651,9 @@ class Node:
             return ReplicatedPublisher(name, chosen, lambda: self.live, replicated)
         log = None if parts.logs is None else parts.logs.of_published(name)
         parts.live.act(lambda engine, now, out: engine.open_channel(name, now, out))
-        return ChannelPublisher(name, chosen, lambda: self.live, log, on_close=lambda: self._close_channel(name))
+        return ChannelPublisher(
+            name, chosen, lambda: self._opened.live, log, on_close=lambda: self._close_channel(name)
+        )
 
     async def subscribe_channel(
         self, publisher: int, channel: str, *, token: bytes = b"", queue_group: str = ""

@@ -58,6 +58,7 @@ class NodeOptions(TypedDict, total=False):
     unknown_subprotocols: Unknown | str | None
     max_packet: int | str | None
     receive_buffer_bytes: int | None
+    poll_us: int | None
     window_bytes: int | None
     profile: bool | None
     log_dir: Path | str | None

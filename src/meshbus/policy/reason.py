@@ -218,6 +218,10 @@ class Reason(Enum):
         "A credit grant cannot be read; check the version of the peer.")
     GRANT_UNKNOWN_STREAM = 0, "drop", "grant_unknown_stream", (
         "A credit grant is for a stream that is over; late ones are normal.")
+    REPAIR_MALFORMED = 0, "drop", "repair_malformed", (
+        "A NACK, RESET or acknowledgement of a net-mesh peer cannot be read; check the version of the peer.")
+    REPAIR_UNKNOWN_STREAM = 0, "drop", "repair_unknown_stream", (
+        "A NACK, RESET or acknowledgement is for a stream that is over; late ones are normal.")
     GRANT_EXCESS = 0, "drop", "grant_excess", (
         "A credit grant confirms more than was sent, so the excess was cut off; look at the receiver.")
 
@@ -225,6 +229,14 @@ class Reason(Enum):
 
     MEMBERSHIP_MALFORMED = 0, "drop", "membership_malformed", (
         "A membership message cannot be read; check the version of the peer.")
+    PROOF_MALFORMED = 0, "drop", "proof_malformed", (
+        "A message of an identity proof cannot be read; check the version of the peer.")
+    PROOF_UNEXPECTED = 0, "drop", "proof_unexpected", (
+        "A message of an identity proof belongs to none that is under way; late and repeated ones are normal.")
+    PROOF_WRONG_ENTITY = 0, "drop", "proof_wrong_entity", (
+        "An identity proof names an entity that is not the peer's; look at the peer.")
+    PROOF_BAD_SIGNATURE = 0, "drop", "proof_bad_signature", (
+        "The signature of an identity proof is wrong, so the peer does not have the key; look at the peer.")
     MEMBERSHIP_UNEXPECTED_ACK = 0, "drop", "membership_unexpected_ack", (
         "An answer came to a subscribe that has timed out or was never sent; look for a slow path.")
     MEMBERSHIP_FOREIGN_ACK = 0, "drop", "membership_foreign_ack", (
@@ -450,6 +462,10 @@ class Reason(Enum):
         "A reflex message cannot be read; check the version of the peer.")
     IGNORE_REFLEX_UNASKED = 0, "ignore", "reflex_unasked", (
         "A reflex answer came late or twice, which is normal.")
+    WITHDRAWAL_MALFORMED = 0, "drop", "withdrawal_malformed", (
+        "A withdrawal of a route cannot be read; check the version of the peer.")
+    WITHDRAWAL_OLD = 0, "drop", "withdrawal_old", (
+        "A withdrawal of a route came after a later one, or twice; late ones are normal.")
     RENDEZVOUS_MALFORMED = 0, "drop", "rendezvous_malformed", (
         "A rendezvous message cannot be read; check the version of the peer.")
     KEEPALIVE_UNEXPECTED = 0, "drop", "keepalive_unexpected", (

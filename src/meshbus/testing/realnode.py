@@ -138,11 +138,11 @@ class RealNode:
                 await asyncio.sleep(PAUSE_S)
         return events
 
-    async def do_publish_all(self, channel: str, payloads: Sequence[bytes]) -> int:
+    async def do_publish_all(self, channel: str, payloads: Sequence[bytes], **options: Any) -> int:
         """Publish payloads one by one, retrying while a window is full; return the number of deliveries."""
         delivered = 0
         for payload in payloads:
-            report = await self._insist(self._net.ChannelError, self._async.publish, channel, payload)
+            report = await self._insist(self._net.ChannelError, self._async.publish, channel, payload, **options)
             delivered += report["delivered"]
         return delivered
 
@@ -212,11 +212,11 @@ class RealNode:
         """Return whether the signature of a token is valid."""
         return bool(self._net.verify_token(token))
 
-    async def _insist(self, full: type[Exception], call: Any, *arguments: Any) -> Any:
+    async def _insist(self, full: type[Exception], call: Any, *arguments: Any, **options: Any) -> Any:
         """Call again while it raises `full`; the timeout of the request is the limit."""
         while True:
             try:
-                return await call(*arguments)
+                return await call(*arguments, **options)
             except full:
                 await asyncio.sleep(PAUSE_S)
 

@@ -5,7 +5,7 @@
         ...                                          # connect a meshbus node to peer.address
         peer.publish("sensors/lidar", b"hello")
 
-It needs the package `net-mesh`; meshbus implements the protocol of version 0.23.0. The node has its own process because
+It needs the package `net-mesh`: version 0.23.0, or another one by its directory. The node has its own process because
 some calls of the binding hold the interpreter lock until the peer answers, and the peer is usually the test. The program
 in that process is realnode.py.
 
@@ -27,6 +27,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any, Self
 
@@ -83,14 +84,16 @@ class RealPeer:
         permissive_channels: bool | None = None,
         num_shards: int = 1,
         timeout_s: float = TIMEOUT_S,
+        packages: Path | None = None,
         **options: Any,
     ) -> None:
         """Start the process and create the node, which receives nothing before `start`.
 
         `channels` are arguments of the binding's `register_channel`, `options` further arguments of its `NetMesh`. With
-        more than one shard, `poll` sees only the first. Raises ConfigError if the package is not installed.
+        more than one shard, `poll` sees only the first. `packages` is a directory into which another version of the
+        package was installed (`pip install --target`). Raises ConfigError if the package is not installed.
         """
-        if importlib.util.find_spec(realnode.MODULE) is None:
+        if packages is None and importlib.util.find_spec(realnode.MODULE) is None:
             raise ConfigError(PACKAGE, f"RealPeer needs this package; run pip install {PACKAGE}=={VERSION}")
         self.seed = os.urandom(32) if seed is None else seed
         self.timeout_s = timeout_s
@@ -105,6 +108,7 @@ class RealPeer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
+            env=os.environ if packages is None else {**os.environ, "PYTHONPATH": str(packages)},
         )
         self._threads = [
             threading.Thread(target=self._write, args=(self._process.stdin,), daemon=True),

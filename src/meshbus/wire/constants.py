@@ -71,6 +71,8 @@ class Flags(IntFlag):
     FIN = 0x08
     HANDSHAKE = 0x10
     HEARTBEAT = 0x20
+    START = 0x40
+    """From net-mesh 0.37 on: nothing below the sequence of this packet will come any more (dialects.md §2.5)."""
 
 
 class Subprotocol:
@@ -91,6 +93,12 @@ class Subprotocol:
     MEMBERSHIP = 0x0A00
     STREAM_WINDOW = 0x0B00
     CAPABILITY = 0x0C00
+    # Later versions have added these (dialects.md §6); an older node takes their messages for events.
+    IDENTITY_PROOF = 0x0A01
+    STREAM_NACK = 0x0B01
+    STREAM_RESET = 0x0B02
+    STREAM_RANGES = 0x0B03
+    ROUTE_WITHDRAWAL = 0x0C01
     REFLEX = 0x0D00
     RENDEZVOUS = 0x0D01
     REDEX = 0x0E00

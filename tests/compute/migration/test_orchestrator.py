@@ -67,6 +67,26 @@ def test_what_is_decided_is_on_disk_before_it_is_told() -> None:
     assert ended == (ORIGIN, SOURCE, TARGET, None)
 
 
+def test_a_late_refusal_of_the_first_message_does_not_end_a_move_that_its_source_may_hand_over() -> None:
+    trio = stopped_at(CutoverNotify)
+    (told,) = [message for _, _, message in trio.log if isinstance(message, CutoverNotify)]
+    # The source was busy when the first TakeSnapshot came, and began with its repetition; the refusal was on its way.
+    refusal = failure(ORIGIN, told.attempt, "", FailureCode.ALREADY_MIGRATING)
+    out = trio.say(SOURCE, OTHER, refusal)
+    assert {to for to, _ in out} == {SOURCE, TARGET}
+    assert outcomes(trio) == [Outcome.TAKE_BACK]
+    # The word to stop was only late. What the orchestrator has decided since brings the daemon back.
+    ((_, handed_over),) = trio.say(OTHER, SOURCE, told)
+    assert isinstance(handed_over, CleanupComplete)
+    assert ORIGIN not in trio[SOURCE].registry
+    trio.lost = lambda _source, _to, _message: False
+    trio.carry(OTHER, out)
+    assert ORIGIN in trio[SOURCE].registry
+    assert ORIGIN not in trio[TARGET].registry
+    assert outcomes(trio) == []
+    assert len(trio[OTHER].handler.take_ended()) == 1
+
+
 @pytest.mark.parametrize(
     ("outcome", "message"),
     [(Outcome.HAND_OVER, CutoverNotify), (Outcome.BEGIN, ActivateTarget), (Outcome.TAKE_BACK, type(withdrawal(1, 2)))],

@@ -62,3 +62,15 @@ def test_at_most_so_many_are_taken_and_the_others_stay_due() -> None:
     assert deadlines.over(0.5, 2) == []
     assert deadlines.next() == 1.2
     assert deadlines.over(2.0) == [2, 3, 4]
+
+
+def test_nothing_is_due_before_the_earliest_deadline() -> None:
+    deadlines: Deadlines[int] = Deadlines()
+    assert not deadlines.due(9.0)
+    deadlines.set(1, 5.0)
+    assert not deadlines.due(4.9)
+    assert deadlines.due(5.0)
+    deadlines.set(1, 7.0)
+    assert deadlines.over(6.0) == []
+    assert not deadlines.due(6.0)
+    assert deadlines.over(7.0) == [1]

@@ -2,9 +2,10 @@
 
 import pytest
 
-from meshbus.engine.base.notices import Acked, Subscribed, Unsubscribed
+from meshbus.engine.base.notices import Acked, DownReason, PeerGone, Subscribed, Unsubscribed
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.membership import MAX_PENDING
+from meshbus.engine.session.dialect import Level
 from meshbus.engine.session.peer import Peer
 from meshbus.errors import LocalProtocolError
 from meshbus.names.channel import ChannelName
@@ -17,7 +18,7 @@ from meshbus.wire.messages.membership import (
     decode_membership,
     encode_membership,
 )
-from meshbus.wire.messages.token import Scope
+from meshbus.wire.messages.token import TOKEN_BYTES, Scope
 from tests.engine.stage import NODE, STRANGER, Stage, channel_config, configs, entity, token
 from tests.vectors import load
 
@@ -316,3 +317,72 @@ def test_numbers_are_not_used_twice_at_a_time_and_requests_are_bounded(monkeypat
     assert MAX_PENDING > 1024
     with pytest.raises(LocalProtocolError, match="wait for some of them"):
         scene.membership.subscribe(publisher, A, 0.0, out)
+
+
+# ── tokens and proofs of later versions ─────────────────────────────────────────────────────
+
+
+def asked(scene: Stage, publisher: Peer, out: Output) -> Subscribe:
+    ((_, sent),) = scene.messages(out)
+    message = decode_membership(sent)
+    assert isinstance(message, Subscribe)
+    return message
+
+
+def test_a_refused_token_is_presented_again_in_the_other_form() -> None:
+    scene, out = Stage(), Output()
+    publisher, plain = scene.peer(1), bytes(TOKEN_BYTES)
+    request = scene.membership.subscribe(publisher, A, 0.0, out, token=plain)
+    assert asked(scene, publisher, out).token == plain, "as a 0.23 node reads it"
+    out = hear(scene, publisher, Ack(nonce=request, accepted=False, reason=AckReason.UNAUTHORIZED))
+    again = asked(scene, publisher, out)
+    assert again.token == b"\x01" + plain
+    assert out.control == []
+    out = hear(scene, publisher, Ack(nonce=again.nonce, accepted=True))
+    assert out.control == [Acked(request, publisher.node_id, A, accepted=True)]
+    assert publisher.dialect.level is Level.B
+    scene.membership.peer_up(publisher, 1.0, out := Output())
+    assert asked(scene, publisher, out).token == b"\x01" + plain, "the level is known now"
+
+
+def test_a_publisher_of_level_a_is_asked_once() -> None:
+    scene = Stage()
+    publisher = scene.peer(1)
+    publisher.dialect.learn(Level.A)
+    request = scene.membership.subscribe(publisher, A, 0.0, Output(), token=bytes(TOKEN_BYTES))
+    out = hear(scene, publisher, Ack(nonce=request, accepted=False, reason=AckReason.UNAUTHORIZED))
+    assert out.trains == []
+    assert [notice.reason for notice in out.control if isinstance(notice, Acked)] == [AckReason.UNAUTHORIZED]
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_publisher_that_wants_a_proof_gets_it_before_the_request_is_repeated(accepted: bool) -> None:
+    scene = Stage()
+    publisher = scene.peer(1)
+    proving: list[int] = []
+    proofs = scene.membership._proofs
+    proofs.prove = lambda peer, _now, _out: proving.append(peer.node_id)  # type: ignore[method-assign,assignment]
+    request = scene.membership.subscribe(publisher, A, 0.0, Output(), token=bytes(TOKEN_BYTES))
+    hear(scene, publisher, Ack(nonce=request, accepted=False, reason=AckReason.IDENTITY_NOT_PROVED))
+    assert proving == [publisher.node_id]
+    assert publisher.dialect.level is Level.C
+    proofs.settled(publisher, accepted, 1.0, out := Output())
+    if not accepted:
+        assert out.control == [
+            Acked(request, publisher.node_id, A, accepted=False, reason=AckReason.IDENTITY_NOT_PROVED)
+        ]
+        return
+    again = asked(scene, publisher, out)
+    out = hear(scene, publisher, Ack(nonce=again.nonce, accepted=False, reason=AckReason.IDENTITY_NOT_PROVED))
+    assert len(proving) == 1, "once is enough"
+    assert [notice.request for notice in out.control if isinstance(notice, Acked)] == [request]
+
+
+def test_a_publisher_that_leaves_ends_what_waits_for_a_proof() -> None:
+    scene = Stage()
+    publisher = scene.peer(1)
+    request = scene.membership.subscribe(publisher, A, 0.0, Output(), token=bytes(TOKEN_BYTES))
+    hear(scene, publisher, Ack(nonce=request, accepted=False, reason=AckReason.IDENTITY_NOT_PROVED))
+    out = Output()
+    scene.membership.peer_down(PeerGone(publisher.node_id, DownReason.CLOSED), 0.0, out)
+    assert out.control == [Acked(request, publisher.node_id, A, accepted=False, gone=True)]

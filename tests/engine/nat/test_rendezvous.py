@@ -15,6 +15,7 @@ from meshbus.engine.nat.rendezvous import (
     PEER_BURST,
     TOTAL_BURST,
 )
+from meshbus.engine.session.dialect import Level
 from meshbus.names.identity import Identity
 from meshbus.policy.reason import Reason
 from meshbus.testing.rig import rig
@@ -24,7 +25,9 @@ from meshbus.wire.messages.capability import Announcement
 from meshbus.wire.messages.rendezvous import (
     PunchAck,
     PunchIntroduce,
+    PunchReject,
     PunchRequest,
+    RejectReason,
     RendezvousMessage,
     decode_rendezvous,
     encode_rendezvous,
@@ -111,10 +114,47 @@ def test_a_neighbor_that_has_announced_no_address_is_where_we_see_it() -> None:
     ]
 
 
-def test_a_question_of_ours_is_one_message() -> None:
-    desk, out = Desk(), Output()
-    desk.rendezvous.ask(desk.third.peer, WANTED.node_id, SEEN, out)
-    assert Desk.read(desk.third, out) == [request()]
+def test_a_question_of_ours_has_the_form_that_the_coordinator_reads() -> None:
+    desk, numbers = Desk(), iter(range(1, 9))
+
+    def asked(level: Level | None) -> list[RendezvousMessage]:
+        out = Output()
+        if level is not None:
+            desk.third.peer.dialect.learn(level)
+        desk.rendezvous.ask(desk.third.peer, WANTED.node_id, SEEN, out)
+        return Desk.read(desk.third, out)
+
+    def numbered() -> RendezvousMessage:
+        return PunchRequest(target=WANTED.node_id, self_reflex=SEEN, punch_id=next(numbers))
+
+    assert asked(None) == [request(), numbered()]
+    assert asked(Level.A) == [request()]
+    next(numbers)
+    assert asked(Level.B) == [request(), numbered()], "level B has both"
+    assert asked(Level.C) == [numbered()]
+
+
+def test_both_forms_of_one_question_are_one_introduction() -> None:
+    desk = Desk()
+    assert len(desk.take(desk.asker, request())) == 2
+    both = PunchRequest(target=WANTED.node_id, self_reflex=SEEN, punch_id=1)
+    assert desk.take(desk.asker, both, 0.01) == {}
+    assert desk.counters.get("introduction", "made") == 1
+    assert len(desk.take(desk.asker, both, 1.0)) == 2, "later it is another question"
+
+
+def test_a_question_with_a_number_is_refused_with_a_reason() -> None:
+    desk = Desk()
+    question = PunchRequest(target=12345, self_reflex=SEEN, punch_id=7)
+    answers = desk.take(desk.asker, question)
+    assert answers == {ASKER.node_id: [PunchReject(target=12345, punch_id=7, reason=RejectReason.NO_SESSION)]}
+
+
+def test_a_refusal_is_passed_on() -> None:
+    desk, heard = Desk(), []
+    desk.rendezvous.rejected = lambda coordinator, target, _now, _out: heard.append((coordinator, target))
+    desk.take(desk.third, PunchReject(target=WANTED.node_id, punch_id=1, reason=200))
+    assert heard == [(THIRD.node_id, WANTED.node_id)]
 
 
 def _no_session(desk: Desk) -> None:

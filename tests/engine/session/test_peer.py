@@ -31,7 +31,7 @@ def test_messages_are_one_event_on_the_stream_of_their_subprotocol() -> None:
         peer.send_message(Subprotocol.MEMBERSHIP, bytes(MAX_EVENT + 1), out)
 
 
-def test_a_new_session_continues_the_streams_with_new_credit() -> None:
+def test_a_new_session_starts_the_streams_again() -> None:
     peers = PeerTable()
     peer = peers.establish(5, link(1), 0.0)
     peer.tx_stream(7).take(2, 5000)
@@ -42,7 +42,7 @@ def test_a_new_session_continues_the_streams_with_new_credit() -> None:
     assert peer.health is Health.ALIVE
     assert peer.heard_at == 9.0
     assert peer.tx_stream(7).credit == STREAM_WINDOW
-    assert peer.tx_stream(7).next_sequence == 2
+    assert peer.tx_stream(7).next_sequence == 0
     assert peer.rx_stream(7).consumed == 0
     assert peers.by_session(link(1).session_id) is None
     assert peers.by_session(link(2).session_id) is peer

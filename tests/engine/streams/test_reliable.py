@@ -252,7 +252,6 @@ def test_a_peer_that_returns_as_plain_receives_nothing_of_the_profile() -> None:
     assert {header.sequence < FIRST_SEQUENCE for header in headers} == {True}
     assert sorted(payload for batch in answer.events for payload in batch.payloads()) == [b"plain", b"waits"]
     assert left.counters.get("fail", "reliable_stream") == 2
-    assert left.streams.next_timer() is None
 
 
 # ── ends ────────────────────────────────────────────────────────────────────────────────────

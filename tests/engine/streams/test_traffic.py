@@ -7,11 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from meshbus.engine.base.packets import Output
+from meshbus.engine.session.dialect import Level
 from meshbus.engine.session.peer import MAX_STREAMS
-from meshbus.engine.session.stream import GRANT_DELAY_S
+from meshbus.engine.session.stream import GRANT_DELAY_S, PROBE_S
 from meshbus.engine.streams import traffic as traffic_module
 from meshbus.engine.streams.outbox import TURN_PACKETS, Leg
-from meshbus.engine.streams.traffic import MAX_MESSAGES
+from meshbus.engine.streams.traffic import MAX_GRANTS, MAX_MESSAGES
 from meshbus.errors import Backpressure
 from meshbus.policy.registry import NegotiatedSet
 from meshbus.wire.constants import PACKET_COST, STREAM_WINDOW, Flags, Subprotocol
@@ -61,7 +62,8 @@ def test_grants_wait_a_little_for_more_and_share_a_packet() -> None:
     assert right.tick(1.0).trains == []
     granting = right.tick(1.0 + GRANT_DELAY_S)
     _, (header,) = ends.carry(granting, left, now=1.1)
-    assert (header.subprotocol_id, header.event_count) == (Subprotocol.STREAM_WINDOW, 2)
+    # Two streams, each in both forms, as the level of the peer is unknown.
+    assert (header.subprotocol_id, header.event_count) == (Subprotocol.STREAM_WINDOW, 4)
     assert {left.peer.tx_stream(stream).credit for stream in (5, 6)} == {STREAM_WINDOW}
     assert right.streams.next_timer() is None
 
@@ -71,14 +73,15 @@ def test_who_gets_no_credit_in_time_is_backpressured() -> None:
     left = ends.left
     left.send(numbered(3, size=1000), name="slow", deadline=5.0)
     left.send(numbered(1, size=1000), name="behind", deadline=6.0)
-    assert left.streams.next_timer() == 5.0
+    assert left.streams.next_timer() == PROBE_S
     left.tick(4.9)
     assert left.ended == []
     left.tick(5.0)
     assert left.ended == [("slow", False)]
     left.tick(6.0)
     assert left.ended == [("slow", False), ("behind", False)]
-    assert left.streams.next_timer() is None
+    left.tick(100.0)
+    assert left.streams.next_timer() is None, "nothing waits, so nobody is asked"
 
 
 def test_high_priority_passes_what_waits() -> None:
@@ -202,7 +205,10 @@ def test_without_an_agreement_reliable_is_only_a_flag() -> None:
     assert header.flags == Flags.RELIABLE
     assert header.sequence == 0
     assert [batch.payloads() for batch in answer.events] == [[b"a"]]
-    assert ends.left.streams.next_timer() is None
+    assert ends.left.streams.next_timer() is not None, "it may be acknowledged"
+    ends.left.traffic.on_grant(encode_grant(Grant(stream_id=STREAM, total_consumed=89)), 0.0, Output())
+    assert ends.left.peer.dialect.level is Level.A
+    assert ends.left.streams.next_timer() is None, "level A acknowledges nothing"
 
 
 def test_messages_travel_in_order_on_a_stream_of_their_own() -> None:
@@ -276,7 +282,7 @@ def test_grants_are_owed_for_a_bounded_number_of_streams() -> None:
     out = Output()
     traffic.confirm(1.0, out)
     answered = sum(len(list(train.datagrams())) for train in out.trains)
-    assert answered == MAX_STREAMS // 256
+    assert answered == -(-MAX_STREAMS // MAX_GRANTS)
     assert len(ends.right.peer.rx) <= MAX_STREAMS
     assert traffic.next_timer() is None
 

@@ -66,6 +66,9 @@ class ScriptedEngine:
         out.control.append(PeerRecovered(1))
         return out
 
+    def receive_one(self, source: Any, datagram: memoryview, now: float) -> Output:
+        return self.receive(PacketBatch.of([(source, bytes(datagram))]), now)
+
     def next_timer(self) -> float | None:
         return self.timer
 
@@ -86,6 +89,10 @@ class StubbornSocket(UdpSocket):
             return trains
         self.sent += trains
         return ()
+
+    def send_one(self, train: Train) -> bool:
+        del train
+        return False  # so that `send` is asked
 
 
 @pytest.fixture
@@ -328,3 +335,43 @@ async def test_a_closed_port_of_a_neighbor_is_reported(
         await until(lambda: len(driver._lanes) == 1)
     UdpSocket.send(socket, [Train(address, b"anybody?", 8)])
     await until(lambda: refused == [address])
+
+
+async def test_while_it_polls_the_loop_does_not_sleep_and_afterwards_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine: Any = ScriptedEngine()
+    socket = UdpSocket.bind("127.0.0.1", 0)
+    now = 100.0
+    monkeypatch.setattr(Driver, "now", staticmethod(lambda: now))
+    driver = Driver(engine, socket, lambda _: None, poll_s=0.005)
+    polls = 0
+    poll = driver._poll
+
+    def counted() -> None:
+        nonlocal polls
+        polls += 1
+        poll()
+
+    monkeypatch.setattr(driver, "_poll", counted)
+    with UdpSocket.bind("127.0.0.1", 0) as sender:
+        sender.send([Train(socket.address, b"x", 1)])
+        await until(lambda: polls >= 20)
+        now += 0.006
+        await until(lambda: driver._awake_until is None)
+        last = polls
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert polls == last
+    driver.close()
+
+
+async def test_a_quiet_socket_is_read_once_and_a_busy_one_until_it_is_empty(
+    desk: tuple[Driver, Any, StubbornSocket, list[Output]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, engine, socket, _ = desk
+    now = 100.0
+    monkeypatch.setattr(Driver, "now", staticmethod(lambda: now))
+    with UdpSocket.bind("127.0.0.1", 0) as sender:
+        for number in range(5):
+            sender.send([Train(socket.address, bytes([number]), 1)])
+        await until(lambda: sum(engine.batches) == 5)
+    assert engine.batches == [1, 4]

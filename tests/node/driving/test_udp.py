@@ -18,6 +18,7 @@ from meshbus.engine.session.link import MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS
 from meshbus.errors import ConfigError
 from meshbus.node.driving import udp
 from meshbus.node.driving.udp import BUFFER_BYTES, MAX_REFUSALS, MAX_TRAINS, UdpSocket
+from tests.patience import PATIENCE_S
 
 needs_trains = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="UDP_SEGMENT and UDP_GRO are Linux's")
 
@@ -587,3 +588,31 @@ def test_addresses_without_a_listener_are_reported_within_bounds(
         ours.send([train(address, b"lost")])
     ours.drain()
     assert len(ours.take_refused()) == 3
+
+
+def first_of(sock: UdpSocket) -> tuple[Address, memoryview] | PacketBatch:
+    assert select.select([sock.fileno()], [], [], PATIENCE_S)[0]
+    first = sock.receive_first()
+    assert first is not None
+    return first
+
+
+def test_what_came_first_is_a_datagram_or_a_train() -> None:
+    with UdpSocket.bind("127.0.0.1", 0) as receiver, UdpSocket.bind("127.0.0.1", 0) as sender:
+        assert receiver.receive_first() is None
+        assert sender.send_one(Train(receiver.address, b"single", 6))
+        first = first_of(receiver)
+        assert isinstance(first, tuple)
+        assert (first[0], bytes(first[1])) == (sender.address, b"single")
+        assert not sender.send_one(Train(receiver.address, b"train", 2)), "more than one datagram"
+        assert not sender.send_one(Train(("::1", 9, 0, 0), b"x", 1)), "an address of another family"
+        assert not sender.send([Train(receiver.address, b"abcdefgh", 2)])
+        got: list[bytes] = []
+        while len(got) < 4:
+            batch = first_of(receiver)
+            if isinstance(batch, tuple):  # a system without trains
+                got.append(bytes(batch[1]))
+            else:
+                assert batch.runs == [(sender.address, len(batch))]
+                got += [bytes(batch.data[at : at + size]) for at, size in zip(batch.starts, batch.lengths, strict=True)]
+        assert got == [b"ab", b"cd", b"ef", b"gh"]

@@ -134,8 +134,11 @@ async def test_a_node_writes_the_moves_that_it_drives(tmp_path: Path) -> None:
         await west.connect(east.address, public_key=east.public_key)
         await east.daemons.run("still", Still)
         await west.daemons.offer("still", Still)
-        with pytest.raises(MigrationError):  # nobody offers it, so this is no move
+        with pytest.raises(MigrationError):  # nobody runs it, so this is no move
             await west.daemons.move("nobody", west.node_id, source=east.node_id)
+        stuck = await east.daemons.run("stuck", Still)
+        with pytest.raises(MigrationError) as refused:  # it is not offered there
+            await west.daemons.move("stuck", west.node_id, source=east.node_id)
         moved = await west.daemons.move("still", west.node_id, source=east.node_id)
     told = [fact for fact in facts(tmp_path / "west" / "log", west) if fact.origin == moved.origin]
     assert [(fact.kind, fact.node_id, fact.name) for fact in told] == [
@@ -143,6 +146,9 @@ async def test_a_node_writes_the_moves_that_it_drives(tmp_path: Path) -> None:
         ("moved", west.node_id, "still"),
     ]
     assert not [fact for fact in facts(tmp_path / "west" / "log", west) if fact.kind == "moved" and fact not in told]
+    (failed,) = [fact for fact in facts(tmp_path / "west" / "log", west) if fact.kind == "not_moved"]
+    assert (failed.origin, failed.node_id) == (stuck.origin, west.node_id)
+    assert failed.reason == str(refused.value)
     assert {fact.kind for fact in facts(tmp_path / "east" / "log", east)} <= {"snapshot", "node", "roster"}
 
 

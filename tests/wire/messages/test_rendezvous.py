@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,12 +11,14 @@ from meshbus.wire.messages.address import Address
 from meshbus.wire.messages.rendezvous import (
     PunchAck,
     PunchIntroduce,
+    PunchReject,
     PunchRequest,
     RendezvousMessage,
     decode_rendezvous,
     encode_rendezvous,
 )
 from tests.fuzz import assert_survives
+from tests.vectors import load
 from tests.wire.strategies import addresses, u32, u64
 
 # The last two were sent by a real node.
@@ -45,7 +49,23 @@ messages = st.one_of(
     st.builds(PunchRequest, target=u64, self_reflex=addresses),
     st.builds(PunchIntroduce, peer=u64, peer_reflex=addresses, fire_at_ms=u64),
     st.builds(PunchAck, from_peer=u64, to_peer=u64, punch_id=u32),
+    st.builds(PunchRequest, target=u64, self_reflex=addresses, punch_id=u32),
+    st.builds(PunchReject, target=u64, punch_id=u32, reason=st.integers(0, 255)),
 )
+
+LATER = [row for row in load("dialects")["messages"] if row["subprotocol"] == "0x0d01"]
+
+
+@pytest.mark.parametrize("row", LATER, ids=[f"{row['version']} {row['name']}" for row in LATER])
+def test_messages_of_later_versions_read_and_write(row: dict[str, Any]) -> None:
+    fields, message = row["fields"], decode_rendezvous(bytes.fromhex(row["hex"]))
+    assert encode_rendezvous(message).hex() == row["hex"]
+    assert isinstance(message, PunchRequest | PunchReject)
+    assert (message.target, message.punch_id) == (int(fields["target"], 16), fields["punch_id"])
+    if isinstance(message, PunchReject):
+        assert message.reason == fields["reason"]
+    else:
+        assert str(message.self_reflex) == fields["self_reflex"]
 
 
 @pytest.mark.parametrize(("message", "event"), GOLDEN)
@@ -64,7 +84,10 @@ def test_messages_round_trip(message: RendezvousMessage) -> None:
     [
         ("", Fault.TRUNCATED),
         ("00" + "00" * 20, Fault.UNKNOWN_KIND),
-        ("04", Fault.UNKNOWN_KIND),
+        ("05", Fault.UNKNOWN_KIND),
+        ("04" + "00" * 12, Fault.TRUNCATED),
+        ("01" + "00" * 30, Fault.TRUNCATED),
+        ("01" + "00" * 32, Fault.TRAILING),
         ("01" + "00" * 26, Fault.TRUNCATED),
         ("02" + "00" * 34, Fault.TRUNCATED),
         ("03" + "00" * 19, Fault.TRUNCATED),

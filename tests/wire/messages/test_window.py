@@ -16,6 +16,15 @@ from tests.wire.strategies import u64
 VECTORS: list[dict[str, Any]] = load("transport")["stream_window"]
 OBSERVED: dict[str, Any] = load("subprotocols")["stream_window"]
 
+LATER = [{"event": row["hex"], **row} for row in load("dialects")["messages"] if row["subprotocol"] == "0x0b00"]
+
+
+@pytest.mark.parametrize("row", LATER, ids=[f"{row['version']} {row['name']}" for row in LATER])
+def test_grants_of_every_level_read_and_write(row: dict[str, Any]) -> None:
+    grant = decode_grant(bytes.fromhex(row["hex"]))
+    assert grant == Grant(**row["fields"])
+    assert encode_grant(grant).hex() == row["hex"]
+
 
 @pytest.mark.parametrize("row", VECTORS)
 def test_golden_grants_read_and_write(row: dict[str, Any]) -> None:
@@ -34,12 +43,15 @@ def test_grants_of_a_real_node_read_and_write(row: dict[str, Any]) -> None:
     assert encode_grant(decode_grant(event)) == event
 
 
-@given(st.builds(Grant, stream_id=u64, total_consumed=u64))
+@given(st.builds(Grant, stream_id=u64, total_consumed=u64, ack_seq=st.none() | u64))
 def test_grants_round_trip(grant: Grant) -> None:
     assert decode_grant(encode_grant(grant)) == grant
 
 
-@pytest.mark.parametrize(("size", "fault"), [(0, Fault.TRUNCATED), (15, Fault.TRUNCATED), (17, Fault.TRAILING)])
+@pytest.mark.parametrize(
+    ("size", "fault"),
+    [(0, Fault.TRUNCATED), (15, Fault.TRUNCATED), (17, Fault.TRUNCATED), (23, Fault.TRUNCATED), (25, Fault.TRAILING)],
+)
 def test_any_other_length_is_refused(size: int, fault: Fault) -> None:
     with pytest.raises(MalformedPacket) as caught:
         decode_grant(bytes(size))
@@ -52,4 +64,4 @@ def test_a_total_above_64_bits_is_our_error() -> None:
 
 
 def test_damaged_grants_never_crash() -> None:
-    assert_survives(decode_grant, [bytes.fromhex(row["event"]) for row in VECTORS])
+    assert_survives(decode_grant, [bytes.fromhex(row["event"]) for row in (*VECTORS, *LATER)])

@@ -343,9 +343,12 @@ class MigrationOrchestrator:
         move.error = error
         move.pace.progress(now)
         canceled = self._canceled(move)
-        out: list[Outbound] = [(node, canceled) for node in (move.source, move.target) if node != told]
-        if move.attempt is None or told == move.source:
-            # A source that refuses has not stopped, or goes on again; it begins no attempt twice.
+        # A source that refuses has not stopped, or goes on again. But it may have refused a repetition of the first message,
+        # before it began, and stop yet, once it was told to: then only its confirmation ends the move.
+        is_over = move.attempt is None or (told == move.source and not move.decided)
+        knows = told if is_over or told == move.target else None
+        out: list[Outbound] = [(node, canceled) for node in (move.source, move.target) if node != knows]
+        if is_over:
             self._end(move)
         elif move.decided:
             self._seat.store.decide(move.decision())

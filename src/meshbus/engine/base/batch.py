@@ -98,7 +98,7 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def nbytes(self) -> int:
         """Total size of the payloads in bytes."""
-        return int(self.offsets[-1] - self.offsets[0])
+        return self.offsets.item(-1) - self.offsets.item(0)
 
     @property
     def is_best_effort(self) -> bool:

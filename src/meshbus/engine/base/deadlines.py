@@ -63,6 +63,11 @@ class Deadlines(Generic[Key]):
             heappop(self._heap)
         return None
 
+    def due(self, now: float) -> bool:
+        """Return whether `over` may return a key; False if surely not."""
+        # No deadline is before the top, be it stale or not.
+        return bool(self._heap) and self._heap[0][0] <= now
+
     def over(self, now: float, most: int | None = None) -> list[Key]:
         """Remove the keys whose deadline has passed, at most so many, and return them, earliest first."""
         keys: list[Key] = []

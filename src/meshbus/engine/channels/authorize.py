@@ -81,8 +81,8 @@ class Authorizer:
             return Reason.REFUSE_NOT_VISIBLE
         if config.is_open:
             return None
-        # Step 8: a peer that never announced itself has no entity that a token could name.
-        if config.require_token and claims.entity_id is None:
+        # Step 8: a peer that never announced or proved itself has no entity that a token could name.
+        if config.require_token and claims.holder is None:
             return Reason.REFUSE_UNPINNED
         if config.subscribe_caps is not None and not config.subscribe_caps.matches(claims.capabilities):
             return Reason.REFUSE_CAPABILITY
@@ -116,7 +116,7 @@ class Authorizer:
 
     def holds_token(self, claims: PeerClaims, channel: ChannelName, now: float) -> bool:
         """Return whether a cached token lets the peer subscribe to a channel now."""
-        entity = claims.entity_id
+        entity = claims.holder
         # policy.md §2.1: by the requested name. A 0.23 node takes the hash of the entry, which may be that of a prefix.
         return entity is not None and self.tokens.check(entity, _SUBSCRIBE, channel.hash, self._unix(now))
 
@@ -138,7 +138,7 @@ class Authorizer:
         if tokens is None:
             return None
         # policy.md §7.5: a 0.23 node keeps tokens of any issuer for any subject; here only with `compat_any_issuer`.
-        if not self.tokens.any_issuer and tokens[-1].subject != claims.entity_id:
+        if not self.tokens.any_issuer and tokens[-1].subject != claims.holder:
             self._counters.count(Reason.TOKEN_WRONG_SUBJECT)
             return None
         return self._prove(tokens)
@@ -162,7 +162,7 @@ class Authorizer:
         presented = self._examine(token, claims, channel, unix) if isinstance(token, bytes) else token
 
         def passes(tokens: TokenCache | Presented) -> bool:
-            return config.can_subscribe(channel, claims.capabilities, claims.entity_id, tokens, unix)
+            return config.can_subscribe(channel, claims.capabilities, claims.holder, tokens, unix)
 
         # policy.md §4.4, steps 9 and 10: first the presented token alone, then the shared cache.
         by_itself = presented is not None and passes(presented)
@@ -187,7 +187,7 @@ class Authorizer:
     def _fault(self, token: PermissionToken, claims: PeerClaims, channel: ChannelName, unix: int) -> Reason | None:
         """Return why this peer cannot use a token for this channel, or None; signature and issuer are not checked."""
         skew_s = self.tokens.skew_s
-        if token.subject != claims.entity_id:
+        if token.subject != claims.holder:
             return Reason.TOKEN_WRONG_SUBJECT
         if not token.authorizes(_SUBSCRIBE, channel.hash):
             return Reason.TOKEN_WRONG_SCOPE

@@ -5,6 +5,10 @@
     publisher    answers every valid request with one Ack in its own packet; engine/channels/admission.py decides.
                  A malformed request is dropped without an answer, as on 0.23 nodes. Unsubscribe always succeeds
 
+A token is presented in the form of the peer's level, which a 0.23 node reads as long as the level is unknown. If such a
+request is refused, it is repeated in the other form, and a publisher that wants a proof of identity gets it first
+(dialects.md §3.2, rule 8). The caller sees one request with one outcome.
+
 An event may arrive before the Ack of its subscription, so a channel counts as joined when the request is sent.
 Subscriptions belong to the peer and not to a session. But a publisher that was restarted, or declared us failed, has
 dropped them, so they are requested again with every new session and after every recovery.
@@ -18,6 +22,8 @@ from meshbus.engine.base.notices import Acked, PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.admission import Admission
 from meshbus.engine.channels.authorize import ack_of
+from meshbus.engine.channels.identityproof import IdentityProofs
+from meshbus.engine.session.dialect import Level
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.joined import JoinedChannels
@@ -35,6 +41,7 @@ from meshbus.wire.messages.membership import (
     decode_membership,
     encode_membership,
 )
+from meshbus.wire.messages.token import count_chain
 
 MAX_PENDING = 65_536
 """Requests that wait for an Ack. Our choice: a bound that ordinary use does not reach within the 5 s of a timeout."""
@@ -55,15 +62,22 @@ BOUNDS = (
 class _Pending(msgspec.Struct, frozen=True):
     node_id: int
     message: Subscribe | Unsubscribe
+    """With the number that the caller knows; the nonce of a repeated request differs."""
     deadline: float
+    counted: bool = False
+    """Whether its token was sent as a chain with its length in front."""
+    proved: bool = False
+    """Whether this node proved its identity before it."""
 
 
 class Membership(Service):
     """The subscriptions of this node at publishers, and the answers to its own subscribers."""
 
-    def __init__(self, context: Context, admission: Admission, joined: JoinedChannels) -> None:
+    def __init__(self, context: Context, admission: Admission, joined: JoinedChannels, proofs: IdentityProofs) -> None:
         self._admission = admission
         self._joined = joined
+        self._proofs = proofs
+        proofs.settled = self._proved
         self._counters = context.counters
         self._entropy = context.entropy
         self._ack_timeout_s = context.settings.ack_timeout_s
@@ -71,6 +85,8 @@ class Membership(Service):
         """Requests by nonce. All have the same timeout, so the order of insertion is the order of the deadlines."""
         self._asking: dict[tuple[int, ChannelName], set[int]] = {}
         """Nonces of the pending Subscribes that no later Unsubscribe has revoked."""
+        self._unproved: dict[int, list[_Pending]] = {}
+        """Requests that wait for a proof of this node's identity, by publisher."""
         self._granted: dict[int, dict[ChannelName, Subscribe]] = {}
         """Accepted subscriptions, by publisher."""
 
@@ -111,11 +127,15 @@ class Membership(Service):
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """End the requests to a peer that is gone; one that failed may still answer."""
         if isinstance(down, PeerGone):
+            ended = self._unproved.pop(down.node_id, [])
             for nonce, pending in list(self._pending.items()):
                 if pending.node_id == down.node_id:
                     del self._pending[nonce]
-                    self._settle(pending, accepted=False)
-                    out.control.append(Acked(nonce, down.node_id, pending.message.channel, accepted=False, gone=True))
+                    ended.append(pending)
+            for pending in ended:
+                self._settle(pending, accepted=False)
+                message = pending.message
+                out.control.append(Acked(message.nonce, down.node_id, message.channel, accepted=False, gone=True))
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
         """Handle one membership message of a peer."""
@@ -135,7 +155,7 @@ class Membership(Service):
                 self._admission.release(peer.node_id, channel, out)
                 self._answer(peer, Ack(nonce=nonce, accepted=True), out)
             case Ack():
-                self._take_ack(peer, decoded, out)
+                self._take_ack(peer, decoded, now, out)
 
     def next_timer(self) -> float | None:
         """Return the earliest deadline of a request, or None."""
@@ -150,18 +170,48 @@ class Membership(Service):
             del self._pending[nonce]
             self._counters.add("timeout", "membership_ack")
             self._settle(pending, accepted=False)
-            out.control.append(Acked(nonce, pending.node_id, pending.message.channel, accepted=False, timed_out=True))
+            message = pending.message
+            out.control.append(Acked(message.nonce, pending.node_id, message.channel, accepted=False, timed_out=True))
 
     def _ask(self, peer: Peer, message: Subscribe | Unsubscribe, now: float, out: Output) -> None:
         # policy.md §4.1: a request is sent once; the caller learns of a timeout and may repeat it.
+        self._send(peer, _Pending(peer.node_id, message, 0.0, counted=peer.dialect.repairs), message.nonce, now, out)
+
+    def _send(self, peer: Peer, pending: _Pending, nonce: int, now: float, out: Output) -> None:
+        message = msgspec.structs.replace(pending.message, nonce=nonce)
+        if isinstance(message, Subscribe) and pending.counted:
+            message = msgspec.structs.replace(message, token=count_chain(message.token))
         peer.send_message(Subprotocol.MEMBERSHIP, encode_membership(message), out)
-        self._pending[message.nonce] = _Pending(peer.node_id, message, now + self._ack_timeout_s)
+        self._pending[nonce] = msgspec.structs.replace(pending, deadline=now + self._ack_timeout_s)
+
+    def _again(self, peer: Peer, pending: _Pending, reason: AckReason, now: float, out: Output) -> bool:
+        """Repeat a refused request as another version reads it, if that may help; return whether it goes on."""
+        message = pending.message
+        if not isinstance(message, Subscribe) or not message.token:
+            return False
+        if reason is AckReason.IDENTITY_NOT_PROVED and not pending.proved:
+            peer.dialect.learn(Level.C)
+            self._unproved.setdefault(peer.node_id, []).append(pending)
+            self._proofs.prove(peer, now, out)
+            return True
+        if reason is AckReason.UNAUTHORIZED and not pending.counted and peer.dialect.level is not Level.A:
+            self._send(peer, msgspec.structs.replace(pending, counted=True), self._nonce(), now, out)
+            return True
+        return False
+
+    def _proved(self, peer: Peer, accepted: bool, now: float, out: Output) -> None:
+        """Ask again with the requests that waited for a proof, or end them."""
+        for pending in self._unproved.pop(peer.node_id, []):
+            if accepted:
+                self._send(peer, msgspec.structs.replace(pending, counted=True, proved=True), self._nonce(), now, out)
+            else:
+                self._finish(pending, accepted=False, reason=AckReason.IDENTITY_NOT_PROVED, out=out)
 
     def _answer(self, peer: Peer, ack: Ack, out: Output) -> None:
         # policy.md §4.1: each Ack is in a packet of its own, even if the requests shared one.
         peer.send_message(Subprotocol.MEMBERSHIP, encode_membership(ack), out)
 
-    def _take_ack(self, peer: Peer, ack: Ack, out: Output) -> None:
+    def _take_ack(self, peer: Peer, ack: Ack, now: float, out: Output) -> None:
         pending = self._pending.get(ack.nonce)
         if pending is None:
             self._counters.count(Reason.MEMBERSHIP_UNEXPECTED_ACK)
@@ -171,13 +221,21 @@ class Membership(Service):
             self._counters.count(Reason.MEMBERSHIP_FOREIGN_ACK)
             return
         del self._pending[ack.nonce]
-        self._settle(pending, accepted=ack.accepted)
+        if not ack.accepted and self._again(peer, pending, ack.reason, now, out):
+            return
+        if ack.accepted and pending.counted and isinstance(pending.message, Subscribe) and pending.message.token:
+            # A 0.23 node takes such a token for none; only an open channel would accept it all the same.
+            peer.dialect.learn(Level.B)
         # policy.md §4.3: accepted = 1 is a success, whatever the reason byte says.
         reason = AckReason.NONE if ack.accepted else ack.reason
-        leaving = isinstance(pending.message, Unsubscribe)
-        out.control.append(
-            Acked(ack.nonce, peer.node_id, pending.message.channel, ack.accepted, reason, leaving=leaving)
-        )
+        self._finish(pending, accepted=ack.accepted, reason=reason, out=out)
+
+    def _finish(self, pending: _Pending, *, accepted: bool, reason: AckReason, out: Output) -> None:
+        """Report the outcome of a request."""
+        self._settle(pending, accepted=accepted)
+        message = pending.message
+        leaving = isinstance(message, Unsubscribe)
+        out.control.append(Acked(message.nonce, pending.node_id, message.channel, accepted, reason, leaving=leaving))
 
     def _settle(self, pending: _Pending, *, accepted: bool) -> None:
         """Record an accepted subscription, or leave the channel if no other request or subscription needs it."""

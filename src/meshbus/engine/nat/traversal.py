@@ -84,6 +84,7 @@ class Traversal(Service):
         reflex.told = self._told
         self.punches.introduced = self._introduced
         self.punches.opened = self._opened
+        rendezvous.rejected = self._rejected
 
     # ── called by the application ───────────────────────────────────────────────────────────
 
@@ -270,6 +271,12 @@ class Traversal(Service):
             if attempt.step is Step.ASK:
                 self._counters.add("traversal", "punch_attempted")
             attempt.enter(Step.PUNCH, until)
+
+    def _rejected(self, coordinator: int, node_id: int, now: float, out: Output) -> None:
+        """Go on without an introduction that the coordinator refused (dialects.md §3.2, rule 9)."""
+        attempt = self._attempts.get(node_id)
+        if attempt is not None and attempt.step is Step.ASK and attempt.coordinator == coordinator:
+            self._next_step(attempt, now, out)
 
     def _opened(self, node_id: int, address: Numeric, now: float, out: Output) -> None:
         attempt = self._attempts.get(node_id)

@@ -41,7 +41,9 @@ MAX_PADDING = 8
 """Pad to equal length if that adds at most one byte in this many. Our choice: fewer sends outweigh the extra bytes."""
 
 _SEAL = struct.Struct(f"{AAD_BYTES}s{NONCE_BYTES}s")
-_NUMBER, _SIZES = struct.Struct("<Q"), struct.Struct("<HH")
+_NUMBER = struct.Struct("<Q")
+_END = struct.Struct("<Q12sIHH")
+"""The end of a header: sequence, origin hash and subnet, stamp, payload_len and event_count (transport.md §3)."""
 _STAMP = struct.Struct("<I")
 _U8, _I64 = np.dtype(np.uint8), np.dtype(np.int64)
 
@@ -57,11 +59,29 @@ class Opening(NamedTuple):
     """Which of the authenticated packets passed the replay window; None as for `genuine`."""
 
 
+class _Pieces(NamedTuple):
+    """What the packets of one header share, for `Link.seal_one`."""
+
+    header: Header | None
+    front: bytes
+    """Routing header and packet header up to the nonce counter."""
+    start: bytes
+    """The first 12 bytes of the associated data."""
+    middle: bytes
+    """Session and stream."""
+    origin: bytes
+    """Origin hash and subnet."""
+
+
+_NO_PIECES = _Pieces(None, b"", b"", b"", b"")
+
+
 class Link:
     """The keys of one session, its address, and the routing header for a peer behind a relay."""
 
     __slots__ = (
         "_known",
+        "_pieces",
         "address",
         "ephemeral",
         "home",
@@ -99,6 +119,7 @@ class Link:
         self.used_at = now
         """When a packet was last verified."""
         self._known: tuple[Header | None, NDArray[np.uint8]] = (None, np.empty(0, _U8))
+        self._pieces = _NO_PIECES
 
     @property
     def proved(self) -> bool:
@@ -110,8 +131,9 @@ class Link:
         """Change the address: to a next hop, with a routing header, or to the peer itself, without one."""
         self.address = address
         self.route = b"" if route is None else pack_route(route)
-        # The cached pattern contains the old routing header.
+        # The cached patterns contain the old routing header.
         self._known = None, np.empty(0, _U8)
+        self._pieces = _NO_PIECES
 
     def seal(self, header: Header, payload: bytes) -> Train:
         """Seal one packet."""
@@ -122,18 +144,16 @@ class Link:
         self, header: Header, payload: bytes, sequence: int, stamp: int = 0
     ) -> Train:
         """Seal one event as a packet of its own; `header` is the pattern, as for `seal_batch`."""
-        pattern = self._pattern(header)
-        ahead = len(self.route)
-        head = bytearray(pattern)
+        known, front, start, middle, origin = self._pieces
+        if known is not header:
+            known, front, start, middle, origin = self._pieces = self._cut(header)
+        sealer = self.sealer
         # transport.md §3: nonce counter at byte 16, sequence at 40, payload_len and event_count at 64.
-        _NUMBER.pack_into(head, ahead + 16, self.sealer.take())
-        _NUMBER.pack_into(head, ahead + 40, sequence)
-        _STAMP.pack_into(head, ahead + STAMP_AT, stamp if self.stamped else 0)
-        _SIZES.pack_into(head, ahead + 64, len(payload), 1)
+        counter = _NUMBER.pack(sealer.take())
+        end = middle + _END.pack(sequence, origin, stamp if self.stamped else 0, len(payload), 1)
         # transport.md §4: the associated data is the header without the nonce, and with hop_count 0.
-        aad = head[ahead : ahead + 12] + head[ahead + 24 :]
-        aad[6] = 0
-        datagram = bytes(head) + self.sealer.aead.encrypt(head[ahead + 12 : ahead + 24], payload, aad)
+        sealed = sealer.aead.encrypt(sealer.nonce_prefix + counter, payload, start + end)
+        datagram = b"".join((front, counter, end, sealed))
         return Train(self.address, datagram, len(datagram))
 
     def seal_batch(self, header: Header, packed: Packed, first_sequence: int) -> list[Train]:  # hot: bench_stream
@@ -239,6 +259,12 @@ class Link:
         fresh = genuine.copy()
         fresh[genuine] = self.opener.window.admit_batch(counters[genuine])
         return genuine, fresh
+
+    def _cut(self, header: Header) -> _Pieces:
+        """Return the parts of a header that all its packets share."""
+        pattern, at = self._pattern(header).tobytes(), len(self.route)
+        start = pattern[at : at + 6] + b"\0" + pattern[at + 7 : at + 12]
+        return _Pieces(header, pattern[: at + 16], start, pattern[at + 24 : at + 40], pattern[at + 48 : at + STAMP_AT])
 
     def _pattern(self, header: Header) -> NDArray[np.uint8]:
         """Return routing header and packed header for packets of this pattern; the last pattern is cached."""

@@ -1,7 +1,7 @@
 """Peers: other nodes with which this node has a session, and the table of all of them.
 
-Streams belong to the peer and outlive its sessions: when a new handshake replaces the session, sequences continue and
-credit starts again. What a peer claims about itself (capabilities, subnet) comes from its signed announcements and is
+Streams belong to the peer and outlive its sessions: when a new handshake replaces the session, sequences and credit
+start again. What a peer claims about itself (capabilities, subnet) comes from its signed announcements and is
 forgotten when the peer fails. Keys and address of the current session are in session/link.py.
 """
 
@@ -14,6 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from meshbus.engine.base.packets import Address, Output, host_of, place_of
+from meshbus.engine.session.dialect import Dialect
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.stream import RxStream, TxStream
 from meshbus.engine.session.work import PeerWork
@@ -70,11 +71,18 @@ class Health(StrEnum):
 
 
 class PeerClaims(msgspec.Struct, frozen=True):
-    """What a peer's signed, direct announcements say; forgotten when the peer fails."""
+    """What a peer's signed, direct announcements say, and what it proved; forgotten when the peer fails."""
 
     entity_id: bytes | None = None
     capabilities: CapabilitySet = CapabilitySet()
     subnet: SubnetId = SubnetId.GLOBAL
+    proved_entity_id: bytes | None = None
+    """The entity whose key the peer has shown to have in this session, without announcing it (channels/identityproof.py)."""
+
+    @property
+    def holder(self) -> bytes | None:
+        """The entity by which tokens are judged: the announced one, or the one that was proved."""
+        return self.entity_id if self.entity_id is not None else self.proved_entity_id
 
 
 class PeerClock(msgspec.Struct, frozen=True):
@@ -93,6 +101,7 @@ class Peer:
         "_forget",
         "claims",
         "clock",
+        "dialect",
         "health",
         "heard_at",
         "link",
@@ -116,6 +125,8 @@ class Peer:
         """Until when reliable events wait for the negotiation to end; 0 if it is decided."""
         self.clock: PeerClock | None = None
         """The offset of its clock; None while it is unknown, and for a plain 0.23 peer."""
+        self.dialect = Dialect()
+        """Which form of the net-mesh wire it was seen to use in this session."""
         self.health = Health.ALIVE
         self.heard_at = now
         """When the last heartbeat was verified; data packets do not count (transport.md §16)."""
@@ -266,11 +277,12 @@ class PeerTable:
         else:
             self._unlink(peer)
             peer.link = link
-            # Credit counts the bytes of one session, as a 0.23 peer does; sequences continue.
+            # Credit and sequences count within one session, as at a net-mesh peer.
             for sending in peer.tx.values():
                 sending.restart()
             for receiving in peer.rx.values():
                 receiving.restart()
+            peer.dialect = Dialect()
             peer.heard_at = now
             peer.health = Health.ALIVE
         self._by_session[link.session_id] = peer

@@ -120,6 +120,9 @@ class Row(NamedTuple):
     """Whether a 0.23 sender spends stream credit on its packets and expects grants for them (transport.md §14)."""
     optional: bool = False
     """Whether a node has it only if its settings say so (`EngineSettings.carries`); without it, the id is unknown."""
+    later: bool = False
+    """Whether only net-mesh versions after 0.23 have it: handled, but neither announced nor negotiated, so that what a 0.23
+    node hears of this one does not change."""
     cost_us: float = DEFAULT_US
     """About what handling one of its messages costs, in microseconds; engine/session/work.py limits the sum for a peer."""
 
@@ -214,6 +217,8 @@ class Context:
 
     def _offers(self, row: Row) -> bool:
         # Negotiation itself is no profile subprotocol, but without the profile there is nothing to negotiate.
+        if row.later:
+            return False
         return self.settings.profile or not (row.profile or row.id == Subprotocol.NEGOTIATION)
 
 

@@ -4,7 +4,7 @@ The credit rule is that of the 0.23 wire (transport.md §14). A sender may have 
 receiver sends grants with the running total of what it consumed (wire/messages/window.py); totals never decrease. Wire
 bytes are the plaintext plus 84 for each packet.
 
-Streams belong to the peer, so a new session continues them. In-order, exactly-once delivery is in
+Streams belong to the peer; in a new session they count from 0 again. In-order, exactly-once delivery is in
 engine/streams/retransmit.py and engine/streams/reorder.py.
 """
 
@@ -19,11 +19,10 @@ Our choice: transport.md §14 allows several packets to share a grant, and a qua
 GRANT_DELAY_S = 0.005
 """Otherwise a grant is due this long after the first packet that is not granted yet; the delay of an ACK, too."""
 
-PROBE_S = 10.0
-"""How long a plain stream waits for a grant before it sends a packet without credit. Our choice: twice as long as a
-publisher waits by default (channels/publish.py), so that a slow subscriber is reported before it gets another packet."""
+PROBE_S = 0.1
+"""How long a plain stream waits for a grant before it sends an empty packet without credit (dialects.md §3.2, rule 7)."""
 MAX_PROBE_S = 600.0
-"""The longest wait between probes: each unanswered one doubles it, because a blocked subscriber keeps what it gets."""
+"""The longest wait between probes: each unanswered one doubles it, because a blocked subscriber answers none."""
 
 MAX_JUMP = MAX_REPLAY_JUMP
 """A jump of the sequence beyond this is a new count, not a loss: no session loses so many packets in a row and lives."""
@@ -95,12 +94,17 @@ class TxStream:
         return True
 
     def may_probe(self, now: float) -> bool:
-        """Return whether a packet may be sent without credit, because nothing was granted for `PROBE_S`.
+        """Return whether an empty packet may be sent without credit, because nothing was granted for `PROBE_S`.
 
         Lost packets are never granted. Without probes, a plain stream would stop for good when as much as its window
         was lost.
         """
-        return self.stalled_at is not None and now - self.stalled_at >= self._probe_s
+        return self.probe_at is not None and now >= self.probe_at
+
+    @property
+    def probe_at(self) -> float | None:
+        """When an empty packet may be sent without credit, or None if nothing waits."""
+        return None if self.stalled_at is None else self.stalled_at + self._probe_s
 
     def probed(self, now: float) -> None:
         """Record that the packet which was sent last is a probe: a grant for it shows what was lost before it."""
@@ -113,7 +117,9 @@ class TxStream:
         self.grant(self.best_seen + wire_bytes)
 
     def restart(self) -> None:
-        """Reset the credit for a new session; sequences continue."""
+        """Reset credit and sequences for a new session."""
+        # dialects.md §3.2: from 0.27 on, net-mesh expects a reliable stream to begin at 0 in every session.
+        self.next_sequence = 0
         self.credit, self.sent, self.best_seen = self.window, 0, 0
         self.stalled_at, self._probe_s, self._probed, self._forgiven = None, PROBE_S, None, 0
 
@@ -130,6 +136,7 @@ class RxStream:
         "_first",
         "_next",
         "_received",
+        "acknowledges",
         "consumed",
         "grant_due",
         "granted",
@@ -152,6 +159,8 @@ class RxStream:
         """Whether the application cannot take more now; then nothing is granted."""
         self.lost = 0
         """Packets of this session that are missing, of those sent since the first that arrived."""
+        self.acknowledges = False
+        """Whether the sender wants its packets acknowledged, although it never repeats them."""
         self._first: int | None = None
         self._next = 0
         """One past the highest sequence that arrived."""
@@ -189,8 +198,22 @@ class RxStream:
         before, self.lost = self.lost, self._next - self._first - self._received
         return self.lost - before
 
+    def forgive(self, missing: int, cost: int) -> None:
+        """Count packets that are missing as consumed; a negative number counts some that came late after all.
+
+        No version grants credit for a lost packet, so that a plain stream would lose it for ever (dialects.md §3.2,
+        rule 7). `cost` is that of the packets around the gap.
+        """
+        self.consumed += min(missing * cost, self.window)
+
+    @property
+    def acknowledged(self) -> int:
+        """What a grant of 24 bytes acknowledges: one past the highest sequence, as nobody waits for gaps; or 0."""
+        return self._next if self.acknowledges else 0
+
     def restart(self) -> None:
         """Reset the totals for a new session."""
+        self.acknowledges = False
         self.consumed, self.granted, self.grant_due = 0, 0, None
         self.lost, self._first, self._next, self._received = 0, None, 0, 0
 

@@ -2,6 +2,8 @@
 
     plain packet        counted for a grant, and delivered as it arrived
     reliable packet     put in order by its stream (engine/streams/reliable.py); dropped if 0x4D01 was not negotiated
+    packet with the flag from a net-mesh peer     put in order too, unless the peer is of a level that never repeats
+                        (engine/streams/ordering.py), or it is a publication
     message on a reliable stream     given to the service of its subprotocol, in order
     part of a large event on a reliable stream     put together (engine/streams/large.py), then as the two above
     publication on a channel without a subscription     dropped and counted
@@ -16,6 +18,7 @@ Packets arrive from engine/receive/reception.py in three forms: one packet, a ru
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,12 +32,13 @@ from meshbus.engine.session.service import Context, Service
 from meshbus.engine.session.work import STREAM_US
 from meshbus.engine.streams.joined import JoinedChannels
 from meshbus.engine.streams.large import Large, Whole
+from meshbus.engine.streams.ordering import is_ordered
 from meshbus.engine.streams.reliable import Ready
 from meshbus.engine.streams.reorder import Payloads
 from meshbus.engine.streams.streams import Streams
 from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.policy.reason import Reason
-from meshbus.wire.constants import FRAME_PREFIX_BYTES, HEADER_BYTES, Flags, Subprotocol
+from meshbus.wire.constants import FRAME_PREFIX_BYTES, HEADER_BYTES, PACKET_COST, Flags, Subprotocol
 from meshbus.wire.frames import decode_frames, unpack_frames
 from meshbus.wire.header import HEADER_DTYPE, Header
 from meshbus.wire.messages.large import MAX_MESSAGE
@@ -44,7 +48,23 @@ from meshbus.wire.stamp import stamps_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_RELIABLE = int(Flags.RELIABLE)
+_RELIABLE, _START = int(Flags.RELIABLE), int(Flags.START)
+_U8, _U32, _U64, _I64 = np.dtype(np.uint8), np.dtype(np.uint32), np.dtype(np.uint64), np.dtype(np.int64)
+_ONE_EVENT = np.ones(1, _I64)
+"""The number of events in the packet of a single event; shared by all of them."""
+_ONE_EVENT.flags.writeable = False
+
+
+class Kind(IntEnum):
+    """How the packets of a stream are treated."""
+
+    PLAIN = 0
+    RELIABLE = 1
+    """Of a reliable stream of the profile."""
+    ORDERED = 2
+    """Of a reliable stream of a net-mesh peer that may repeat packets."""
+    STARTING = 3
+    """As ORDERED, with the start flag."""
 
 
 class Delivery(Service):
@@ -69,6 +89,14 @@ class Delivery(Service):
         if ready.payloads:
             self._deliver(peer, ready, now, out)
 
+    def received(self, now: float, out: Output) -> None:
+        """Deliver what messages about streams released."""
+        self._deliver_released(now, out)
+
+    def tick(self, now: float, out: Output) -> None:
+        """Deliver what waited too long for an earlier packet."""
+        self._deliver_released(now, out)
+
     # ── packets ─────────────────────────────────────────────────────────────────────────────
 
     def take(
@@ -84,10 +112,14 @@ class Delivery(Service):
         """Pass packets of any streams through them, and deliver what the streams release."""
         # docs/wire/profile.md: a plain stream never gets to these sequences, so they tell the two kinds apart even
         # while only one side has agreed.
-        streams = headers["stream_id"]
-        reliable = (headers["sequence"] >= FIRST_SEQUENCE) & (headers["flags"] & _RELIABLE != 0)
-        for rows in group_rows(streams, reliable):
-            stream_id, is_reliable = streams.item(rows[0]), reliable.item(rows[0])
+        streams, flags = headers["stream_id"], headers["flags"]
+        flagged = flags & _RELIABLE != 0
+        kinds = (flagged & (headers["sequence"] >= FIRST_SEQUENCE)).astype(np.uint8)
+        if subprotocol_id == Subprotocol.EVENTS and is_ordered(peer):
+            kinds[flagged & (kinds == 0)] = Kind.ORDERED
+            kinds[flagged & (kinds == Kind.ORDERED) & (flags & _START != 0)] = Kind.STARTING
+        for rows in group_rows(streams, kinds):
+            stream_id, kind = streams.item(rows[0]), Kind(kinds.item(rows[0]))
             origin_hash = int(headers["origin_hash"][rows[0]])
             payloads = Payloads(
                 headers["sequence"][rows],
@@ -99,13 +131,14 @@ class Delivery(Service):
             )
             stamp = Stamp.of_row(headers[rows[-1]].tobytes())
             came = Ready(subprotocol_id, stream_id, origin_hash, [payloads], stamp)
-            self._take_stream(peer, came, int(payloads.lengths.sum()), is_reliable, now, out)
+            self._take_stream(peer, came, int(payloads.lengths.sum()), kind, now, out)
 
     def take_run(  # hot: bench_stream
         self, peer: Peer, run: Run, data: NDArray[np.uint8], now: float, out: Output
     ) -> None:
         """Pass the packets of a run through their stream, and deliver what it releases."""
-        reliable = bool(run.flags & _RELIABLE) and run.sequences.item(0) >= FIRST_SEQUENCE
+        kind = _kind_of(peer, run.flags, run.sequences.item(0), run.subprotocol_id)
+        reliable = kind is Kind.RELIABLE
         if run.flags & _RELIABLE and not run.sequences_follow:
             # A run may hold both kinds of packet if an agreement took effect meanwhile: then separate them.
             above = run.sequences >= FIRST_SEQUENCE
@@ -119,45 +152,45 @@ class Delivery(Service):
         )
         stamp = Stamp.of_row(run.rows[-HEADER_BYTES:].tobytes())
         ready = Ready(run.subprotocol_id, run.stream_id, run.origin_hash, [payloads], stamp)
-        self._take_stream(peer, ready, run.payload_bytes, reliable, now, out)
+        self._take_stream(peer, ready, run.payload_bytes, kind, now, out)
 
     def take_one(  # hot: bench_publish
         self, peer: Peer, header: Header, payload: bytes, now: float, out: Output
     ) -> None:
         """Pass one packet through its stream, and deliver what it releases."""
         size, stream_id = len(payload), header.stream_id
-        reliable = bool(header.flags & _RELIABLE) and header.sequence >= FIRST_SEQUENCE
-        sequences, counts = np.array((header.sequence,), np.uint64), np.array((header.event_count,), np.int64)
-        stamps = np.array((_stamp_of(header),), np.uint32) if peer.link.stamped else None
+        kind = _kind_of(peer, header.flags, header.sequence, header.subprotocol_id)
+        sequences = np.array((header.sequence,), _U64)
+        stamps = np.array((header.fragment_id | header.fragment_offset << 16,), _U32) if peer.link.stamped else None
         framed = int.from_bytes(payload[:FRAME_PREFIX_BYTES], "little")
         channel = self.joined.channel_of(peer.node_id, stream_id)
         # The common case, one event of a plain subscription, becomes a batch without the steps of the general path.
         whole = header.event_count == 1 and 0 < framed <= size - FRAME_PREFIX_BYTES
-        if reliable or channel is None or not whole or header.subprotocol_id != Subprotocol.EVENTS:
-            start, length = np.zeros(1, np.int64), np.array((size,), np.int64)
+        if kind is not Kind.PLAIN or channel is None or not whole or header.subprotocol_id != Subprotocol.EVENTS:
+            start, length, counts = np.zeros(1, _I64), np.array((size,), _I64), np.array((header.event_count,), _I64)
             payloads = Payloads(sequences, np.frombuffer(payload, np.uint8), start, length, counts, stamps=stamps)
             came = Ready(header.subprotocol_id, stream_id, header.origin_hash, [payloads], Stamp.of(header))
-            self._take_stream(peer, came, size, reliable, now, out)
+            self._take_stream(peer, came, size, kind, now, out)
             return
         self._streams.traffic_of(peer).consumed(stream_id, 1, size, now)
-        lost = self._observe(peer, stream_id, header.sequence, header.sequence, 1)
+        lost = self._observe(peer, stream_id, header.sequence, header.sequence, 1, size)
         received_ns = self._wall(now)
         out.events.append(
             EventBatch(
-                offsets=np.array((0, framed), np.int64),
-                data=np.frombuffer(payload, np.uint8, framed, FRAME_PREFIX_BYTES),
+                offsets=np.array((0, framed), _I64),
+                data=np.frombuffer(payload, _U8, framed, FRAME_PREFIX_BYTES),
                 publisher=peer.node_id,
                 session_id=header.session_id,
                 stream_id=stream_id,
                 channel=channel,
                 origin_hash=header.origin_hash,
                 packet_seqs=sequences,
-                packet_events=counts,
-                stamp=Stamp.of(header),
+                packet_events=_ONE_EVENT,
+                stamp=Stamp(header.flags, header.hop_ttl, header.hop_count, header.subnet_id),
                 received_ns=received_ns,
                 lost=lost,
                 packet_stamps=stamps,
-                publisher_clock_ns=_clock_of(peer, received_ns),
+                publisher_clock_ns=None if peer.clock is None else received_ns + peer.clock.offset_ns,
             )
         )
 
@@ -180,9 +213,10 @@ class Delivery(Service):
         for stream_id, size in zip(headers["stream_id"].tolist(), headers["payload_len"].tolist(), strict=True):
             traffic.consumed(stream_id, 1, size, now)
 
-    def _take_stream(self, peer: Peer, came: Ready, nbytes: int, reliable: bool, now: float, out: Output) -> None:
+    def _take_stream(self, peer: Peer, came: Ready, nbytes: int, kind: Kind, now: float, out: Output) -> None:
         """Pass packets of one stream through it, and deliver what it releases."""
         subprotocol_id, stream_id, origin_hash, (payloads,), _ = came
+        reliable = kind is Kind.RELIABLE
         if reliable and not peer.uses(Subprotocol.RELIABLE):
             self._counters.count(Reason.NOT_NEGOTIATED, len(payloads))
             self._services.not_agreed(peer, now, out)
@@ -198,6 +232,7 @@ class Delivery(Service):
         if self._is_beyond_share(peer, came, reliable, now):
             return
         traffic = self._streams.traffic_of(peer)
+        publication = bool(stream_id & PUBLISH_STREAM_BIT and origin_hash)
         if reliable:
             if not payloads.counts.all():
                 taken = self._large.admitted(peer, payloads)
@@ -206,13 +241,24 @@ class Delivery(Service):
                 came = came._replace(payloads=[payloads[:taken]])
             came = traffic.reliable.receive(came, now)
             lost = 0
+        elif kind is not Kind.PLAIN and not publication:
+            # A release that a message caused comes before what these packets release.
+            self._deliver_released(now, out)
+            came, lost = traffic.order(came, now, start=kind is Kind.STARTING)
         else:
+            # dialects.md §3.2, rule 4: publications are never repeated, so they are acknowledged and not waited for.
+            if kind is not Kind.PLAIN:
+                peer.rx_stream(stream_id).acknowledges = True
             traffic.consumed(stream_id, len(payloads), nbytes, now)
             sequences = payloads.sequences
             # The usual case saves two passes over the sequences.
             ends = (sequences[0], sequences[-1]) if payloads.follow else (sequences.min(), sequences.max())
-            lost = self._observe(peer, stream_id, int(ends[0]), int(ends[1]), len(sequences))
+            lost = self._observe(peer, stream_id, int(ends[0]), int(ends[1]), len(sequences), nbytes // len(sequences))
         self._deliver(peer, came, now, out, lost)
+
+    def _deliver_released(self, now: float, out: Output) -> None:
+        for peer, (ready, lost) in self._streams.take_released():
+            self._deliver(peer, ready, now, out, lost)
 
     def _deliver(self, peer: Peer, ready: Ready, now: float, out: Output, lost: int = 0) -> None:
         subprotocol_id, stream_id, origin_hash, runs, stamp = ready
@@ -287,10 +333,16 @@ class Delivery(Service):
         self._counters.count(Reason.PEER_SHARE, int(payloads.counts.sum()))
         return True
 
-    def _observe(self, peer: Peer, stream_id: int, lowest: int, highest: int, packets: int) -> int:
-        """Count what is missing on a best-effort stream, given the sequences that arrived, and return the change."""
-        change = peer.rx_stream(stream_id).observe(lowest, highest, packets)
+    def _observe(self, peer: Peer, stream_id: int, lowest: int, highest: int, packets: int, size: int) -> int:
+        """Count what is missing on a best-effort stream, given the sequences that arrived, and return the change.
+
+        `size` is that of a packet around the gap.
+        """
+        stream = peer.rx_stream(stream_id)
+        change = stream.observe(lowest, highest, packets)
         if change:
+            if not peer.uses(Subprotocol.RELIABLE):
+                stream.forgive(change, size + PACKET_COST)
             self._counters.add("loss", "missing_packets" if change > 0 else "late_packets", abs(change))
         return change
 
@@ -299,6 +351,17 @@ class Delivery(Service):
         # transport.md §18: channel_hash may be stale, so a publication is known by its stream id and origin_hash.
         publication = stream_id & PUBLISH_STREAM_BIT and origin_hash and subprotocol_id == Subprotocol.EVENTS
         return bool(publication) and self.joined.channel_of(peer.node_id, stream_id) is None
+
+
+def _kind_of(peer: Peer, flags: int, sequence: int, subprotocol_id: int) -> Kind:  # hot: bench_publish
+    """Return how packets with these flags and this first sequence are treated."""
+    if not flags & _RELIABLE:
+        return Kind.PLAIN
+    if sequence >= FIRST_SEQUENCE:
+        return Kind.RELIABLE
+    if subprotocol_id != Subprotocol.EVENTS or not is_ordered(peer):
+        return Kind.PLAIN
+    return Kind.STARTING if flags & _START else Kind.ORDERED
 
 
 def _large_batch(peer: Peer, ready: Ready, channel: ChannelName | None, event: Whole, received_ns: int) -> EventBatch:
@@ -329,10 +392,6 @@ def _stamps_of(peer: Peer, rows: bytes | NDArray[np.uint8]) -> NDArray[np.uint32
 def _clock_of(peer: Peer, wall_ns: int) -> int | None:
     """Return a peer's clock at a time of ours; None if it was not measured yet."""
     return None if peer.clock is None else wall_ns + peer.clock.offset_ns
-
-
-def _stamp_of(header: Header) -> int:
-    return header.fragment_id | header.fragment_offset << 16
 
 
 def _messages(payloads: Payloads) -> Iterator[memoryview]:

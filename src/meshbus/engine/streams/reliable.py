@@ -254,7 +254,8 @@ class Reliable:
 
     def confirm(self, now: float, out: Output) -> None:
         """Send the acknowledgements that are due."""
-        if self.agreed and now >= self._acks_from:
+        # Asked after every packet, when usually nothing is due.
+        if self._acks.due(now) and self.agreed and now >= self._acks_from:
             due = self._acks.over(now, 2 * MAX_ACKS)
             self._peer.send_messages(Subprotocol.RELIABLE, [self._ack(stream_id) for stream_id in due[:MAX_ACKS]], out)
             # Some are moved behind those that come now, never all: thousands may be due, with every batch.

@@ -29,6 +29,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -236,6 +237,26 @@ class ReliableRx:
             self._budget.left -= _cost(base)
         self._note(1, now, at_once=not follows)
         return self._delivered(out)
+
+    def begin(self, sequence: int) -> None:
+        """Begin the stream at a sequence, without a START: the streams of net-mesh peers have none."""
+        self._next = sequence
+
+    def skip_to(self, sequence: int, now: float) -> tuple[list[Payloads], int]:
+        """Skip the gaps below a sequence, and return what can be delivered and how many packets were given up."""
+        out, given_up = _Assembly(self._number), 0
+        for place in (*sorted(place for place in self._waiting if place < sequence), sequence):
+            if self._next is not None and place > self._next:
+                given_up += place - self._next
+                self._next = place
+            self._drain(out)
+        self._note(1, now, at_once=True)
+        return self._delivered(out), given_up
+
+    @property
+    def ahead(self) -> Iterable[int]:
+        """The sequences that wait for an earlier one."""
+        return self._waiting
 
     def on_fin(self, fin: Fin) -> FinAck | None:
         """Handle the end of the stream, and return the confirmation to send, or None if the end is not the right one.

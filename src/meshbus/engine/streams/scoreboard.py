@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -256,6 +256,16 @@ class Scoreboard:
                 if resent is None or resent.sent_at <= limit:
                     self._lose(position)
                 position = self._state.find(_FLYING, position + 1, end)
+
+    def lose(self, sequences: Iterable[int], limit: float) -> None:
+        """Mark these packets as lost, except those that arrived, are gone, or were last sent after `limit`."""
+        for sequence in sequences:
+            position = sequence - self.base
+            if not 0 <= position < len(self._state) or self._state[position] != _FLYING:
+                continue
+            resent = self._resent.get(sequence)
+            if (self._flight_of(sequence).sent_at if resent is None else resent.sent_at) <= limit:
+                self._lose(position)
 
     def lose_oldest(self) -> None:
         """Mark the oldest packet as lost, whatever its state."""

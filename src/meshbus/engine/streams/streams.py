@@ -8,8 +8,10 @@ from __future__ import annotations
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.notices import PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
+from meshbus.engine.session.dialect import RANGES_TAG, Level
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
+from meshbus.engine.streams.ordering import Released
 from meshbus.engine.streams.traffic import Traffic
 from meshbus.errors import LocalProtocolError
 from meshbus.wire.constants import MAX_EVENT, ROUTED_PAYLOAD, STREAM_WINDOW, Subprotocol
@@ -52,7 +54,12 @@ class Streams(Service):
         known = peer.node_id in self._traffic
         traffic = self.traffic_of(peer)
         if known:
-            traffic.renew(now)
+            traffic.renew(now, out)
+
+    def vouched(self, peer: Peer, now: float, out: Output) -> None:
+        """Learn from a peer's announcement that it is not of level A (dialects.md §3.1)."""
+        if RANGES_TAG in peer.claims.capabilities.tags:
+            peer.dialect.learn(Level.B)
 
     def agreed(self, peer: Peer, now: float, out: Output) -> None:
         """Apply the negotiated set: reliable streams have a larger window than plain ones."""
@@ -69,6 +76,13 @@ class Streams(Service):
         traffic = self._traffic.pop(node_id, None)
         if traffic is not None:
             traffic.close()
+
+    def take_released(self) -> list[tuple[Peer, Released]]:
+        """Return what ordered streams released since the last call, to deliver it at once."""
+        taken = [(traffic.peer, one) for traffic in self._touched.values() for one in traffic.released]
+        for traffic in self._touched.values():
+            traffic.released.clear()
+        return taken
 
     def send_reliable(self, peer: Peer, subprotocol_id: int, message: bytes, now: float, out: Output, /) -> None:
         """Send one message on the reliable stream of its subprotocol; one that does not fit a packet has its own stream.

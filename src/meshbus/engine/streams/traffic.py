@@ -3,7 +3,8 @@
 A stream is reliable if its packets carry the RELIABLE flag and both sides negotiated 0x4D01
 (engine/streams/reliable.py); acknowledgements then restore the credit. Otherwise it is plain: packets are delivered in
 the order of arrival, and grants restore the credit (transport.md §14, §15). One stream id may carry both kinds at a
-time; their sequences differ (docs/wire/profile.md).
+time; their sequences differ (docs/wire/profile.md). With net-mesh peers of 0.27 and later, a plain stream with the flag
+is repeated when it is sent (engine/streams/repeating.py) and put in order when it is received (streams/ordering.py).
 
 Sending goes one way: `send` queues a leg in the outbox, `pump` takes the turns of the outbox, seals the packets with
 the link and appends the trains to the output. Confirmations are collected and sent once per batch of received packets
@@ -18,29 +19,46 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
+import msgspec
 import numpy as np
 
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.packets import Output
+from meshbus.engine.session.dialect import Level
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.streams.largeload import LargeLoad
+from meshbus.engine.streams.ordering import Ordering, Released
 from meshbus.engine.streams.outbox import TURN_PACKETS, Leg, Load, Outbox, side_lane
 from meshbus.engine.streams.reliable import Ready, Reliable
+from meshbus.engine.streams.repeating import RepeatedStream, Repeating
 from meshbus.errors import Backpressure, LocalProtocolError, RemoteProtocolError
 from meshbus.names.identity import Entropy
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
-from meshbus.wire.constants import CONTROL_STREAM, FRAME_PREFIX_BYTES, MAX_EVENT, PACKET_COST, Flags, Subprotocol
+from meshbus.wire.constants import (
+    CONTROL_STREAM,
+    FRAME_PREFIX_BYTES,
+    MAX_EVENT,
+    PACKET_COST,
+    STREAM_WINDOW,
+    Flags,
+    Subprotocol,
+)
 from meshbus.wire.frames import columns_of, encode_frames, pack_frames
 from meshbus.wire.header import Buffer, Header
 from meshbus.wire.messages.large import Refused
+from meshbus.wire.messages.streamrepair import StreamNack, StreamRanges
 from meshbus.wire.messages.window import Grant, decode_grant, encode_grant
 
 _RELIABLE = int(Flags.RELIABLE)
 _UNLIMITED = 1 << 30
-MAX_GRANTS = 256
-"""Grants in one packet: they take 20 bytes each, so all fit. transport.md §14 allows several per packet."""
+MAX_GRANTS = 160
+"""Streams granted in one packet: they take 48 bytes each in both forms. transport.md §14 allows several per packet."""
+_ALWAYS_HANDLED = frozenset({Subprotocol.MEMBERSHIP, Subprotocol.CAPABILITY})
+"""Subprotocols for whose messages only net-mesh 0.37 and later send grants (dialects.md §3.1)."""
+QUIET_S = 0.2
+"""How long a plain stream with losses is silent before its sender's window is freed (dialects.md §3.2, rule 7)."""
 SETTLE_CHECK_S = 0.05
 """How often to look whether a negotiation has ended without an agreement; an agreement is reported at once."""
 MAX_MESSAGES = 4096
@@ -88,9 +106,17 @@ class Traffic:
         self.peer = peer
         self.outbox = Outbox()
         self.reliable = Reliable(peer, counters=counters, entropy=entropy, loopback=loopback)
+        self.repeating = Repeating(peer, counters)
+        self.ordering = Ordering(peer, counters)
+        self.released: list[Released] = []
+        """What ordered streams released without a packet that came for them; engine/streams/delivery.py takes it."""
         self._counters = counters
         self._grants: Deadlines[int] = Deadlines()
         """When the next grant of each plain stream is due."""
+        self._stalls: Deadlines[int] = Deadlines()
+        """When to ask the receivers of plain streams that get no credit what they have."""
+        self._quiet: Deadlines[int] = Deadlines()
+        """When plain streams with losses have been silent for long enough to free what their senders still wait for."""
         self._look_again_at: float | None = None
         """When to look whether the negotiation that events wait for has ended."""
         self._ending: dict[int, None] = {}
@@ -120,7 +146,7 @@ class Traffic:
             payload_bytes + PACKET_COST
         ):
             return False
-        return not header.flags & _RELIABLE or self._room(header, now) > 0
+        return self._room(header, now) > 0
 
     def send_one(  # hot: bench_publish
         self, header: Header, payload: bytes, pub_seq: int, stamp: int, now: float, out: Output
@@ -128,6 +154,8 @@ class Traffic:
         """Send one event as a packet of its own; call it only if `admits` returned True."""
         stream_id = header.stream_id
         self._small_at = now
+        repeated = self._repeated(header, now)
+        header = self._as_sent(header, repeated)
         # Credit is spent for both kinds of stream; a reliable one then replaces the plain sequence by its own.
         sequence = self.peer.tx_stream(stream_id).take(1, len(payload))
         reliable = self._is_reliable(header)
@@ -136,6 +164,8 @@ class Traffic:
         out.trains.append(self.peer.link.seal_one(header, payload, sequence, stamp))
         if reliable:
             self.reliable.sent_one(stream_id, sequence, payload, stamp, now)
+        elif repeated is not None:
+            self.repeating.sent_one(repeated, sequence, payload, now)
 
     def send_reliable(self, subprotocol_id: int, message: bytes, now: float, out: Output) -> None:
         """Send one message on the reliable stream of its subprotocol; it is retransmitted until it arrives.
@@ -220,22 +250,21 @@ class Traffic:
                 return
             credit = stream.credit - (stream.window // CREDIT_LEFT if large else 0)
             part = leg.next_part(credit if stream.window else None, room)
-            reliable = self._is_reliable(header)
-            # A plain stream gets no grant for lost packets; one packet without credit shows what arrived.
-            probe = part is None and not reliable and stream.may_probe(now)
-            if probe:
-                part = leg.next_part(None, 1)
+            reliable, repeated = self._is_reliable(header), self._repeated(header, now)
             if part is None:
                 # Parts leave credit to small events, so that a stream which is short of it for them is not stalled.
                 if stream.stalled_at is None and not large:
                     stream.stalled_at = now
                     self._counters.add("stall", "credit")
+                if not reliable and repeated is None and stream.probe_at is not None:
+                    self._stalls.set(header.stream_id, stream.probe_at)
                 return
             if large:
                 self._large_streams[header.stream_id] = None
             else:
                 self._small_at = now
-                stream.stalled_at = stream.stalled_at if probe else None
+                stream.stalled_at = None
+            header = self._as_sent(header, repeated)
             # A reliable stream has sequences of its own. The plain ones are spent all the same, with the credit.
             numbered = self.reliable.prepare(header, leg.next_number, now, out) if reliable else None
             own = stream.take(len(part), int(part.bounds[-1] - part.bounds[0]))
@@ -243,21 +272,36 @@ class Traffic:
             out.trains += self.peer.link.seal_batch(header, part, first)
             if reliable:
                 self.reliable.sent(header.stream_id, first, part, now)
-            if probe:
-                stream.probed(now)
+            elif repeated is not None:
+                self.repeating.sent(repeated, first, part, now)
             self.outbox.sent(leg, len(part), now)
             left -= len(part)
+
+    def _probe_stalled(self, now: float, out: Output) -> None:
+        """Send an empty packet on plain streams that get no credit: its grant shows what was lost before it.
+
+        dialects.md §3.2, rule 7: every version grants it, and it reaches no application.
+        """
+        for stream_id in self._stalls.over(now):
+            stream = self.peer.tx_stream(stream_id)
+            if self.outbox.waiting(stream_id) and stream.may_probe(now):
+                header = Header(stream_id=stream_id, sequence=stream.take(1, 0))
+                out.trains.append(self.peer.link.seal(header, b""))
+                stream.probed(now)
+                self._counters.add("stall", "probe")
 
     def _room(self, header: Header, now: float) -> int:
         """Return how many packets a stream may send now, apart from its credit."""
         if not header.flags & _RELIABLE:
-            return _UNLIMITED
+            repeated = self._repeated(header, now)
+            return _UNLIMITED if repeated is None else repeated.room
         room = self.reliable.room(header.stream_id)
         if room is None:
-            # Without an agreement, events are sent as to a plain peer, which gets neither numbers nor what is lost. So
-            # they wait until it is decided that the peer is one; messages of the profile wait as long as it takes.
+            # Without an agreement, events are sent as to a plain peer, which gets no numbers. So they wait until it is
+            # decided that the peer is one; messages of the profile wait as long as it takes.
             if header.subprotocol_id == Subprotocol.EVENTS and now >= self.peer.settles_at:
-                return _UNLIMITED
+                repeated = self._repeated(header, now)
+                return _UNLIMITED if repeated is None else repeated.room
             self._look_again_at = now + SETTLE_CHECK_S
             return 0
         return room
@@ -308,9 +352,16 @@ class Traffic:
     def consumed(self, stream_id: int, packets: int, payload_bytes: int, now: float) -> None:
         """Count received packets of a plain stream, and schedule the grant for them."""
         stream = self.peer.rx_stream(stream_id)
+        before = stream.grant_due
         stream.consume(packets, payload_bytes, now)
-        if stream.grant_due is not None and not stream.held:
+        if stream.grant_due != before and stream.grant_due is not None and not stream.held:
             self._grants.set(stream_id, stream.grant_due)
+
+    def order(self, came: Ready, now: float, *, start: bool) -> Released:
+        """Pass packets of a net-mesh peer's reliable stream through it, and return what it releases."""
+        released = self.ordering.receive(came, now, start=start)
+        self._count_released(released, now)
+        return released
 
     def hold(self, stream_id: int, now: float, *, held: bool) -> None:
         """Stop confirming a stream while the application cannot take more, or continue."""
@@ -331,14 +382,37 @@ class Traffic:
         except RemoteProtocolError:
             self._counters.count(Reason.GRANT_MALFORMED)
             return
+        self._learn(grant, now, out)
         stream = self.peer.tx.get(grant.stream_id)
+        # dialects.md §5.9: messages that need no credit are granted by some versions, which says nothing.
+        if stream is not None and not stream.sent:
+            return
         if stream is None:
             self._counters.count(Reason.GRANT_UNKNOWN_STREAM)
             return
         if grant.total_consumed > stream.sent:
             self._counters.count(Reason.GRANT_EXCESS)  # what goes beyond; all that was sent may have arrived
-        if stream.grant(grant.total_consumed):
+        if grant.ack_seq is not None:
+            self.repeating.on_ack(grant.stream_id, grant.ack_seq, now)
+        # An acknowledgement may give room even if the total is not new.
+        if stream.grant(grant.total_consumed) or grant.ack_seq is not None:
             self.pump(now, out)
+
+    def on_nack(self, nack: StreamNack, now: float, out: Output) -> None:
+        """Handle a NACK: repeat what is missing, and send what it makes room for."""
+        self.repeating.on_nack(nack, now, out)
+        self.pump(now, out)
+
+    def on_ranges(self, ranges: StreamRanges, now: float, out: Output) -> None:
+        """Handle ranges that arrived above a gap."""
+        self.repeating.on_ranges(ranges, now)
+        self.pump(now, out)
+
+    def on_reset(self, stream_id: int, now: float) -> None:
+        """Handle a RESET: the peer gave up packets of its stream."""
+        released = self.ordering.reset(stream_id, now)
+        if released is not None:
+            self._release([released], now)
 
     def on_reliable(self, message: Buffer, now: float, out: Output) -> Ready:
         """Handle a message about a reliable stream, and return what can be delivered because of it."""
@@ -349,15 +423,35 @@ class Traffic:
     def confirm(self, now: float, out: Output) -> None:
         """Send the acknowledgements and grants that are due."""
         self.reliable.confirm(now, out)
+        if not self._grants.due(now):
+            return
         due = [stream_id for stream_id in self._grants.over(now) if self._owes(stream_id)]
         for start in range(0, len(due), MAX_GRANTS):
             self._send_grants(due[start : start + MAX_GRANTS], out)
+        # What a silent sender has on the way is lost, the last packets and their grants included. So it gets its whole
+        # window, once; it limits the total to what it sent (dialects.md §3.2, rule 7).
+        silent = [stream_id for stream_id in self._quiet.over(now) if self._is_quiet(stream_id)]
+        for start in range(0, len(silent), MAX_GRANTS):
+            self._send_grants(silent[start : start + MAX_GRANTS], out, freed=STREAM_WINDOW)
+        if not self.reliable.agreed:
+            for stream_id in due:
+                if self.peer.rx_stream(stream_id).lost:
+                    self._quiet.set(stream_id, now + QUIET_S)
 
     # ── time and sessions ───────────────────────────────────────────────────────────────────
 
     def next_timer(self) -> float | None:
         """Return the earliest deadline of the outbox, the reliable streams and the grants, or None."""
-        times = (self.outbox.next_timer(), self.reliable.next_timer(), self._grants.next(), self._look_again_at)
+        times = (
+            self.outbox.next_timer(),
+            self.reliable.next_timer(),
+            self.repeating.next_timer(),
+            self.ordering.next_timer(),
+            self._grants.next(),
+            self._quiet.next(),
+            self._stalls.next(),
+            self._look_again_at,
+        )
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: float, out: Output) -> None:
@@ -368,12 +462,17 @@ class Traffic:
         if self.reliable.overdue(now, out):
             self.outbox.clear(lambda leg: leg.load.header.subprotocol_id != Subprotocol.EVENTS)
         self.reliable.tick(now, out)
+        self.repeating.tick(now, out)
+        self._probe_stalled(now, out)
+        self._release(self.ordering.tick(now, out), now)
         self.confirm(now, out)
         self.pump(now, out)
 
-    def renew(self, now: float) -> None:
-        """Continue the streams in a new session."""
+    def renew(self, now: float, out: Output) -> None:
+        """Continue the streams in a new session; those of net-mesh peers begin again."""
         self.reliable.renew(now)
+        self.repeating.stop(out, f"the session with peer {self.peer.node_id:016x} was replaced")
+        self._release(self.ordering.close(now), now)
 
     def agreement_changed(self, now: float, out: Output) -> None:
         """Apply a change of what was negotiated with the peer."""
@@ -390,6 +489,45 @@ class Traffic:
     def _is_reliable(self, header: Header) -> bool:
         return bool(header.flags & _RELIABLE) and self.reliable.agreed
 
+    def _repeated(self, header: Header, now: float) -> RepeatedStream | None:
+        """Return the repeated stream that packets belong to, or None."""
+        if self.reliable.agreed or header.subprotocol_id != Subprotocol.EVENTS:
+            return None
+        return self.repeating.stream(header, now)
+
+    def _as_sent(self, header: Header, repeated: RepeatedStream | None) -> Header:
+        """Return the header with the flags that the peer can bear.
+
+        dialects.md §3.2, rule 5: a receiver of level B or C waits for packets that nobody repeats, if they carry the flag.
+        """
+        if repeated is not None:
+            return repeated.header(header)
+        bare = header.flags & _RELIABLE and not self.reliable.agreed and self.peer.dialect.level is not Level.A
+        return msgspec.structs.replace(header, flags=header.flags & ~_RELIABLE) if bare else header
+
+    def _learn(self, grant: Grant, now: float, out: Output) -> None:
+        """Learn from a grant what level the peer has."""
+        if self.reliable.agreed:
+            return
+        later = Level.C if grant.stream_id in _ALWAYS_HANDLED else Level.B
+        level = Level.A if grant.ack_seq is None else later
+        if self.peer.dialect.learn(level) and level is Level.A:
+            # It neither acknowledges nor repeats.
+            self.repeating.stop(out)
+            self._release(self.ordering.close(now), now)
+
+    def _release(self, released: Sequence[Released], now: float) -> None:
+        for one in released:
+            self._count_released(one, now)
+        self.released += released
+
+    def _count_released(self, released: Released, now: float) -> None:
+        """Count what was released for a grant; without any, the last grant was lost and is sent again."""
+        ready = released.ready
+        packets = sum(len(payloads) for payloads in ready.payloads)
+        nbytes = sum(int(payloads.lengths.sum()) for payloads in ready.payloads)
+        self.consumed(ready.stream_id, packets, nbytes, now)
+
     def _end_streams(self, now: float, out: Output) -> None:
         for stream_id in [stream_id for stream_id in self._ending if not self.outbox.waiting(stream_id)]:
             del self._ending[stream_id]
@@ -400,12 +538,22 @@ class Traffic:
         stream = self.peer.rx.get(stream_id)
         return stream is not None and stream.grant_due is not None and not stream.held
 
-    def _send_grants(self, stream_ids: list[int], out: Output) -> None:
+    def _is_quiet(self, stream_id: int) -> bool:
+        stream = self.peer.rx.get(stream_id)
+        return stream is not None and stream.grant_due is None and not stream.held
+
+    def _send_grants(self, stream_ids: list[int], out: Output, freed: int = 0) -> None:
         # transport.md §14: grants travel on the control stream, several may share a packet, and they cost no credit.
-        grants = [
-            encode_grant(Grant(stream_id=stream_id, total_consumed=self.peer.rx_stream(stream_id).granting()))
-            for stream_id in stream_ids
-        ]
+        # dialects.md §3.2, rule 1: both forms while the level is unknown. The longer one first, so that a meshbus node
+        # that learns from it never takes this one for level A.
+        dialect, grants = self.peer.dialect, []
+        for stream_id in stream_ids:
+            total = self.peer.rx_stream(stream_id).granting() + freed
+            if dialect.reads_long_grants and not self.reliable.agreed:
+                ack_seq = self._ack_of(stream_id)
+                grants.append(encode_grant(Grant(stream_id=stream_id, total_consumed=total, ack_seq=ack_seq)))
+            if dialect.reads_short_grants or self.reliable.agreed:
+                grants.append(encode_grant(Grant(stream_id=stream_id, total_consumed=total)))
         stream = self.peer.tx_stream(CONTROL_STREAM)
         header = Header(
             subprotocol_id=Subprotocol.STREAM_WINDOW,
@@ -415,6 +563,9 @@ class Traffic:
         )
         stream.next_sequence += 1
         out.trains.append(self.peer.link.seal(header, pack_frames(grants)))
+
+    def _ack_of(self, stream_id: int) -> int:
+        return self.ordering.ack_of(stream_id) or self.peer.rx_stream(stream_id).acknowledged
 
 
 def _forget(_leg: Leg, _arrived: bool) -> None:

@@ -121,7 +121,7 @@ class ChannelPublisher:
             return await self._publish_logged(self._log, *columns_of([event]))
         live = self._live()
         out, now = Output(), Driver.now()
-        outcome = live.engine.publish_one(self.channel, event, self.config, now, out)
+        outcome = live.engine.publications.publish_one(self.channel, event, self.config, now, out)
         live.driver.apply_single(out, now)
         return outcome if isinstance(outcome, PublishReport) else await self._finish(outcome, live.waiting)
 

@@ -196,9 +196,10 @@ class Subscription:
             self._wake.clear()
             await self._wake.wait()
         batch = self._queue.popleft()
-        self._pending -= len(batch)
+        events = len(batch)
+        self._pending -= events
         self._pending_bytes -= batch.nbytes
-        self._delivered += len(batch)
+        self._delivered += events
         if self._overrun_by and not self._is_full():  # resumes as soon as there is room: credit takes a round trip
             self._release()
         if not self._queue:
@@ -207,19 +208,21 @@ class Subscription:
 
     def feed(self, batch: EventBatch) -> None:
         """Add events to the queue; called by the node."""
-        if self._closed or self._error is not None or not len(batch):
+        events, size = len(batch), batch.nbytes
+        if self._closed or self._error is not None or not events:
             return
-        self._received += len(batch)
+        self._received += events
         if batch.is_best_effort:
             self._lost = (self._lost or 0) + batch.lost
-        if self._is_full(batch):
+        if self._pending + events > self._max_events or self._pending_bytes + size > self._max_bytes:
             batch_or_none = self._make_room(batch)
             if batch_or_none is None:
                 return
             batch = batch_or_none
+            events, size = len(batch), batch.nbytes
         self._queue.append(batch)
-        self._pending += len(batch)
-        self._pending_bytes += batch.nbytes
+        self._pending += events
+        self._pending_bytes += size
         self._wake.set()
 
     def miss(self, events: int) -> None:

@@ -24,6 +24,7 @@ from meshbus.compute.host import DaemonHost
 from meshbus.compute.migration.base import MigrationSettings, Outbound, Seat
 from meshbus.compute.migration.handler import MigrationSubprotocolHandler
 from meshbus.compute.migration.orchestrator import MoveEnded
+from meshbus.compute.migration.source import NOT_ON_SOURCE
 from meshbus.compute.recovery import keep, revive
 from meshbus.compute.registry import DaemonRegistry, Factory
 from meshbus.compute.store import Mark, Status, Stored
@@ -112,8 +113,9 @@ class Around(NamedTuple):
     """Whether this node has the log of a replicated channel."""
     noise_key_of: Callable[[int], bytes | None]
     """Returns the Noise key of a node that the application connected to."""
-    record: Callable[[FactKind, int, str | None, int], None]
-    """Writes down that a move begins or has ended: the daemon's origin and name, and the node that it is on."""
+    record: Callable[[FactKind, int, str | None, int, str | None], None]
+    """Writes down that a move begins or has ended: the daemon's origin and name, the node that it is on or was to go to, and
+    why it did not move, if so."""
 
 
 class DaemonHosting:
@@ -320,9 +322,14 @@ class DaemonHosting:
         """Record that this node has begun to move a daemon."""
         self._record(FactKind.MOVING, origin, source)
 
-    def _record(self, kind: FactKind, origin: int, node: int) -> None:
+    def move_failed(self, origin: int, target: int, reason: str) -> None:
+        """Record that a daemon has not moved, unless the node that was asked for it only does not run it."""
+        if NOT_ON_SOURCE not in reason:
+            self._record(FactKind.NOT_MOVED, origin, target, reason)
+
+    def _record(self, kind: FactKind, origin: int, node: int, reason: str | None = None) -> None:
         spec = self.specs.get(origin)
-        self.around.record(kind, origin, None if spec is None else spec.name, node)
+        self.around.record(kind, origin, None if spec is None else spec.name, node, reason)
 
     def end_of_move(self, origin: int) -> asyncio.Future[MoveEnded]:
         """Return a future of the end of the next move of a daemon that this node drives."""
@@ -350,6 +357,7 @@ class DaemonHosting:
             self._record(FactKind.MOVED, move.origin, move.target)
             self.say(move.origin, "info", f"moved from {move.source:016x} to {move.target:016x}")
         else:
+            self.move_failed(move.origin, move.target, str(move.error))
             self.say(move.origin, "warning", f"did not move to {move.target:016x}: {move.error}")
         for future in self._waiting.pop(move.origin, ()):
             if not future.done():

@@ -231,13 +231,15 @@ class Daemons:
 
     async def _attempt(self, origin: int, source: int, target: int) -> MoveEnded:
         """Move a daemon once, from one node to another."""
-        agreed = [await self._agrees(origin, node) for node in (source, target)]
+        self._hosting.move_begins(origin, source)
+        try:
+            agreed = [await self._agrees(origin, node) for node in (source, target)]
+        except MigrationError as error:
+            self._hosting.move_failed(origin, target, str(error))
+            raise
         future = self._hosting.end_of_move(origin)
         try:
-            await self._hosting.act(
-                lambda handler, now: (None, handler.start(origin, source, target, now, numbered=all(agreed)))
-            )
-            self._hosting.move_begins(origin, source)
+            await self._start(origin, source, target, numbered=all(agreed))
             ended = await future
         except BaseException:
             if not future.done() or future.cancelled():
@@ -248,6 +250,15 @@ class Daemons:
         if ended.error is not None:
             raise ended.error
         return ended
+
+    async def _start(self, origin: int, source: int, target: int, *, numbered: bool) -> None:
+        try:
+            await self._hosting.act(
+                lambda handler, now: (None, handler.start(origin, source, target, now, numbered=numbered))
+            )
+        except MigrationError as error:
+            self._hosting.move_failed(origin, target, str(error))
+            raise
 
     async def _agrees(self, origin: int, node: int) -> bool:
         """Return whether a node numbers its moves as meshbus nodes do; there is a session with it afterwards."""

@@ -39,6 +39,9 @@ ASK_S = 0.002
 """How long after a call the engine is asked for its next timer: asking costs as much as several packets, and no timer of
 the protocol is shorter than twice this."""
 
+QUIET_S = 0.0005
+"""A socket that was not read for so long usually holds one datagram. Our choice: about what a drain takes at most."""
+
 BURST_S = 0.0002
 """A single datagram that follows the previous one within this time belongs to a burst."""
 MAX_BURST = MAX_TRAIN_PACKETS
@@ -62,7 +65,13 @@ BOUNDS = (
 class Driver:
     """One engine on one socket."""
 
-    def __init__(self, engine: Engine, socket: UdpSocket, on_output: Callable[[Output], None]) -> None:
+    def __init__(
+        self, engine: Engine, socket: UdpSocket, on_output: Callable[[Output], None], poll_s: float = 0.0
+    ) -> None:
+        """Begin to receive; for `poll_s` after each datagram the loop does not sleep, but looks for the next."""
+        self._poll_s = poll_s
+        self._awake_until: float | None = None
+        """Until when the loop must not sleep; None while it may."""
         self.engine = engine
         self.socket = socket
         self._on_output = on_output
@@ -103,7 +112,13 @@ class Driver:
     def apply_single(self, out: Output, now: float) -> None:  # hot: bench_publish
         """Do the same for one event; its datagrams may be collected with those of further events in this loop iteration."""
         follows, self._single_at = now - self._single_at < BURST_S, now
-        if follows or self._burst:
+        if (
+            not (follows or self._burst or self._backlog)
+            and len(out.trains) == 1
+            and self.socket.send_one(out.trains[0])
+        ):
+            out.trains = []
+        elif follows or self._burst:
             if not self._burst:
                 self._loop.call_soon(self._end_burst)
             self._burst += out.trains
@@ -127,7 +142,12 @@ class Driver:
             socket.close()
 
     def _readable(self, socket: UdpSocket) -> None:
-        if not self._may_drain(socket):
+        now = self.now()
+        if not self._may_drain(socket, now):
+            return
+        quiet, socket.drained_at = now - socket.drained_at > QUIET_S, now
+        if quiet:
+            self._take_first(socket, now)
             return
         for _ in range(DRAINS_PER_TURN):
             # A sender goes on as long as it brings events: anything else comes once a turn.
@@ -136,27 +156,61 @@ class Driver:
 
     def _drain(self, socket: UdpSocket) -> bool:
         """Handle what one drain returns; return whether events were in it, for this node or another one."""
-        counters = self.engine.counters
-        began, lost, forwarded = self.now(), counters.lost, counters.get(*FORWARDED)
+        began = self.now()
         batch = socket.drain(max_datagrams=self._turns.room(socket, began) or MAX_DATAGRAMS)
         if socket.has_refused:
             self._report_refused(socket)
         if batch is None or self.closed:
             return False
-        out = self._call(self.engine.receive, batch, began)
+        return self._handle(socket, len(batch), began, self.engine.receive, batch, began)
+
+    def _take_first(self, socket: UdpSocket, now: float) -> None:  # hot: bench_publish
+        """Handle what came first on a socket that was quiet; if there is more, the loop calls again."""
+        first = socket.receive_first()
+        if socket.has_refused:
+            self._report_refused(socket)
+        if first is None or self.closed:
+            return
+        if isinstance(first, tuple):
+            self._handle(socket, 1, now, self.engine.receive_one, *first, now)
+        else:
+            self._handle(socket, len(first), now, self.engine.receive, first, now)
+
+    def _handle(
+        self, socket: UdpSocket, datagrams: int, began: float, receive: Callable[..., Output], *arguments: object
+    ) -> bool:
+        """Pass datagrams to the engine and carry out what follows; return whether events were in them."""
+        counters = self.engine.counters
+        lost, forwarded = counters.lost, counters.get(*FORWARDED)
+        out = self._call(receive, *arguments)
         # Appends and what replicas send each other are events too: a member must not fall behind beside a stream.
         events = bool(out.events) or counters.get(*FORWARDED) > forwarded or any(map(_has_events, out.control))
         self.apply(out)
-        refused = 2 * (counters.lost - lost) > len(batch)
+        if self._poll_s:
+            self._stay_awake(began)
+        refused = 2 * (counters.lost - lost) > datagrams
         ended = self.now()
-        self._turns.note(socket, began, ended, len(batch), events=events, refused=refused)
+        self._turns.note(socket, began, ended, datagrams, events=events, refused=refused)
         if self.took is not None:
             self.took(ended - began)
         return events
 
-    def _may_drain(self, socket: UdpSocket) -> bool:
+    def _stay_awake(self, now: float) -> None:
+        """Keep the loop from sleeping for a while: waking up takes longer than handling a datagram."""
+        if self._awake_until is None:
+            self._loop.call_soon(self._poll)
+        self._awake_until = now + self._poll_s
+
+    def _poll(self) -> None:
+        # A loop with a callback that is ready does not sleep; it looks which sockets are readable and goes on.
+        if self.closed or self._awake_until is None or self.now() >= self._awake_until:
+            self._awake_until = None
+        else:
+            self._loop.call_soon(self._poll)
+
+    def _may_drain(self, socket: UdpSocket, now: float) -> bool:
         """Return whether it is a socket's turn; if not, stop listening to it until it is."""
-        wait_s = self._turns.wait_s(socket, self.now())
+        wait_s = self._turns.wait_s(socket, now)
         if wait_s:
             self._loop.remove_reader(socket.fileno())
             self._loop.call_later(wait_s, self._listen, socket)

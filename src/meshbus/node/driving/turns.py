@@ -43,6 +43,8 @@ class Turns:
 
     def wait_s(self, queue: Hashable, now: float) -> float:
         """Return how long a buffer has to wait; 0 if it may be drained now."""
+        if not self._guests:
+            return 0.0
         guest = self._guest(queue, now)
         return 0.0 if guest is None else max(guest.until - now, 0.0)
 

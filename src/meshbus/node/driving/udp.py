@@ -19,6 +19,7 @@ import errno
 import socket  # noqa: TID251 - the only user of sockets in the node
 import sys
 from collections.abc import Sequence
+from math import inf
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -119,6 +120,7 @@ class UdpSocket:
         "_refused",
         "_socket",
         "counters",
+        "drained_at",
         "emptied",
         "receives_trains",
         "sends_trains",
@@ -144,6 +146,8 @@ class UdpSocket:
         self._no_listener: dict[Address, None] = {}
         self.emptied = False
         """Whether the last drain received everything that had arrived."""
+        self.drained_at = -inf
+        """When it was last read, by the clock of the driver."""
         self.receives_trains = trains and _LINUX and _enable(sock, _SOL_UDP, _UDP_GRO, 1)
         """Whether one receive may return many datagrams."""
         # A default segment of 0 changes nothing; setting it shows whether the kernel supports the option.
@@ -291,6 +295,26 @@ class UdpSocket:
         bounds = np.array(edges, _I64)
         return PacketBatch(self._array[:end], bounds[:-1], bounds[1:] - bounds[:-1], runs)
 
+    def receive_first(self) -> tuple[Address, memoryview] | PacketBatch | None:  # hot: bench_publish
+        """Receive what came first: one datagram as it is, in the buffer that `drain` uses, or a train as a batch.
+
+        For a socket that was quiet: what follows is usually nothing, and asking for it costs as much as this call.
+        """
+        self.emptied = False
+        receive = self._receive_train if self.receives_trains else self._receive_single
+        try:
+            size, ancillary, source = receive(self._buffer)
+        except OSError:
+            return self.drain()  # which finds out what it means
+        if not size:
+            self.counters.count(Reason.EMPTY)
+            return None
+        segment = self._segment(ancillary, size) if ancillary else size
+        if segment >= size:
+            return source, self._buffer[:size]
+        bounds = np.array([*range(0, size, segment), size], _I64)
+        return PacketBatch(self._array[:size], bounds[:-1], bounds[1:] - bounds[:-1], [(source, len(bounds) - 1)])
+
     def send(self, trains: Sequence[Train]) -> Sequence[Train]:  # hot: bench_stream
         """Send trains in order; return those that the kernel has no room for now.
 
@@ -298,7 +322,7 @@ class UdpSocket:
         byte. What is returned is not copied: leave its data unchanged until it is sent.
         """
         if len(trains) == 1 and len(trains[0].data) <= trains[0].segment:
-            return self._send_together(trains)
+            return () if self.send_one(trains[0]) else self._send_together(trains)
         ready = _cut(trains)
         at = 0
         while at < len(ready):
@@ -308,6 +332,17 @@ class UdpSocket:
                 return [*left, *ready[end:]]
             at = end
         return ()
+
+    def send_one(self, train: Train) -> bool:  # hot: bench_publish
+        """Send a train of one datagram, and return whether that worked at once; if not, `send` finds out why."""
+        address: Any = train.address
+        if len(address) != self._parts or len(train.data) > train.segment:
+            return False
+        try:
+            self._socket.sendto(train.data, address)
+        except OSError:
+            return False
+        return True
 
     def take_refused(self) -> list[Address]:
         """Return the addresses at which nothing listens, as their machines reported since the last call."""

@@ -211,9 +211,9 @@ class Census:
         except LogError as error:
             _logger.warning("the last of what this node knew about others may be lost: %s", error)
 
-    def daemon_moves(self, kind: FactKind, origin: int, name: str | None, node_id: int) -> None:
-        """Write that a daemon is about to leave a node, or has arrived on one."""
-        self._add([Fact(kind, node_id, origin=origin, name=name)])
+    def daemon_moves(self, kind: FactKind, origin: int, name: str | None, node_id: int, reason: str | None) -> None:
+        """Write that a daemon is about to leave a node, or has arrived on one, or has not, for a reason."""
+        self._add([Fact(kind, node_id, origin=origin, name=name, reason=reason)])
 
     def _look(self) -> None:
         if self._retry_at is not None and Driver.now() >= self._retry_at and not len(self._opening):

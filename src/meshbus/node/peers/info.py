@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from meshbus.engine.directory.reachability import Nat
+from meshbus.engine.session.dialect import Level
 from meshbus.engine.session.peer import Health, Peer
 from meshbus.names.nodename import NAME_KEY, is_node_name
 from meshbus.names.subnet import SubnetId
@@ -32,6 +33,8 @@ class PeerInfo(msgspec.Struct, frozen=True):
     """The kind of NAT that it announces."""
     name: str | None = None
     """The name that it announces."""
+    dialect: Level | None = None
+    """Which form of the net-mesh wire it was seen to use in this session; None while nothing has shown it."""
 
 
 def info_of(peer: Peer) -> PeerInfo:
@@ -48,6 +51,7 @@ def info_of(peer: Peer) -> PeerInfo:
         bool(peer.link.route),
         Nat.of_tags(tags),
         name_in(peer.claims.capabilities),
+        peer.dialect.level,
     )
 
 

@@ -37,11 +37,9 @@ def rows_of(records: Sequence[bytes]) -> tuple[Events, Columns]:  # hot: bench_r
 
 
 def _columns_of(heads: NDArray[np.void]) -> Columns:
-    origins, times = heads["origin"], heads["ts_ns"]
-    return {
-        "ts_ns": int(times[0]) if bool((times == times[0]).all()) else times,
-        "origin": int(origins[0]) if bool((origins == origins[0]).all()) else origins.view(np.int64),
-    }
+    origins = heads["origin"]
+    same = bool((origins == origins[0]).all())
+    return {"ts_ns": heads["ts_ns"], "origin": int(origins[0]) if same else origins.view(np.int64)}
 
 
 def records_of(events: Sequence[LogEvent]) -> tuple[bytes, ...]:

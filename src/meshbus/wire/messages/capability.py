@@ -28,6 +28,8 @@ MAX_HOPS = 16
 """An announcement that would arrive with this many hops is not forwarded."""
 SUBNET_BYTES = 16
 GROUP_BYTES = 32
+OWNER_CERT_BYTES = 156
+"""dialects.md §2.10."""
 
 _WHAT = "announcement"
 
@@ -66,6 +68,8 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     """16 bytes each."""
     allowed_groups: tuple[bytes, ...] = ()
     """32 bytes each."""
+    owner_cert: bytes | None = None
+    """The certificate of an organization, from members of one (net-mesh 0.34 and later); carried and not interpreted."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "tags", tuple(sorted(set(self.tags))))
@@ -119,6 +123,7 @@ class _WireAnnouncement(msgspec.Struct):
     allowed_nodes: Annotated[list[_Unsigned], _AtMost64] = []
     allowed_subnets: Annotated[list[_Subnet], _AtMost64] = []
     allowed_groups: Annotated[list[_Group], _AtMost64] = []
+    owner_cert: str | None = None
 
 
 _DECODER = msgspec.json.Decoder(_WireAnnouncement)
@@ -163,6 +168,7 @@ def decode_announcement(event: Buffer) -> Announcement:
         allowed_nodes=tuple(_u64(node_id) for node_id in wire.allowed_nodes),
         allowed_subnets=tuple(bytes(subnet) for subnet in wire.allowed_subnets),
         allowed_groups=tuple(bytes(group) for group in wire.allowed_groups),
+        owner_cert=None if wire.owner_cert is None else _unhex(wire.owner_cert, OWNER_CERT_BYTES),
     )
 
 
@@ -184,6 +190,8 @@ def _serialize(announcement: Announcement) -> bytes:
         "allowed_nodes": announcement.allowed_nodes,
         "allowed_subnets": [list(subnet) for subnet in announcement.allowed_subnets],
         "allowed_groups": [list(group) for group in announcement.allowed_groups],
+        # dialects.md §2.10: signed as the last key; a reader that drops it would refuse the announcement.
+        "owner_cert": announcement.owner_cert and announcement.owner_cert.hex(),
     }
     document.update((key, value) for key, value in optional.items() if value)
     try:

@@ -40,6 +40,15 @@ class AckReason(IntEnum):
     UNKNOWN_CHANNEL = 2
     RATE_LIMITED = 3
     TOO_MANY_CHANNELS = 4
+    IDENTITY_NOT_PROVED = 5
+    """From net-mesh 0.37 on: the subscriber has to prove its identity first (dialects.md §2.7)."""
+    OTHER = 255
+    """A reason that this version does not know."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> AckReason:  # noqa: ARG003 - every unknown number means the same
+        # dialects.md §3.2: a reason of a later version is read, not dropped, or the subscriber would wait in vain.
+        return cls.OTHER
 
 
 class Subscribe(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +184,6 @@ def _decode_group(rest: memoryview) -> str:
 def _decode_ack(view: memoryview) -> Ack:
     _, nonce, accepted, reason = _ACK.unpack(view)
     # policy.md §4.2: a 0.23 node refuses such an Ack as a whole.
-    if accepted > 1 or reason > AckReason.TOO_MANY_CHANNELS:
+    if accepted > 1:
         raise MalformedPacket("membership ack", Fault.BAD_VALUE, f"accepted {accepted}, reason {reason}")
     return Ack(nonce=nonce, accepted=bool(accepted), reason=AckReason(reason))

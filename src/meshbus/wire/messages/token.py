@@ -2,7 +2,8 @@
 
 A token is signed and self-contained, so that it is verified without asking anyone. This module checks a single token:
 its bytes, signature, times and scope. policy/tokens.py decides whether its issuer is trusted. A delegated token carries
-no link to its parent, so the parents are sent with it as a *chain*: one token after the other, the root's first.
+no link to its parent, so the parents are sent with it as a *chain*: one token after the other, the root's first. From
+0.27 on, net-mesh reads only chains with their length in front, also those of one token (dialects.md §2.6).
 
 Times are unix seconds. A token is valid from `not_before` up to, and not including, `not_after`.
 """
@@ -199,12 +200,20 @@ def encode_chain(tokens: Sequence[PermissionToken]) -> bytes:
     return b"".join(map(encode_token, tokens))
 
 
+def count_chain(chain: bytes) -> bytes:
+    """Put its length in front of a chain, as net-mesh reads it from 0.27 on; other bytes are returned as they are."""
+    count, rest = divmod(len(chain), TOKEN_BYTES)
+    return chain if rest or not 1 <= count <= MAX_CHAIN else bytes((count,)) + chain
+
+
 def decode_chain(buffer: Buffer) -> tuple[PermissionToken, ...]:
-    """Read a chain; its tokens are not verified."""
-    count, rest = divmod(len(buffer), TOKEN_BYTES)
+    """Read a chain, with or without its length in front; its tokens are not verified."""
+    view = memoryview(buffer)
+    count, rest = divmod(len(view), TOKEN_BYTES)
+    if rest == 1 and view[0] == count:
+        view, rest = view[1:], 0
     if rest or not 1 <= count <= MAX_CHAIN:
         raise MalformedPacket("token chain", Fault.BAD_LENGTH, f"{len(buffer)} bytes")
-    view = memoryview(buffer)
     return tuple(decode_token(view[start : start + TOKEN_BYTES]) for start in range(0, len(view), TOKEN_BYTES))
 
 

@@ -42,16 +42,31 @@ def test_a_move_is_a_row_with_both_ends_and_its_time() -> None:
     assert found[2]["began"] is None
 
 
+def test_a_move_that_failed_is_a_row_with_its_reason() -> None:
+    (failed, moved) = _moves(
+        _fact(1, b"A", "moving", 1, origin=70, name="counter"),
+        _fact(3, b"A", "not_moved", 2, origin=70, name="counter", reason="it was too late"),
+        _fact(4, b"A", "moving", 1, origin=70, name="counter"),
+        _fact(5, b"A", "moved", 2, origin=70, name="counter"),
+    )
+    assert (failed["source"], failed["target"], failed["seconds"]) == (1, 2, 2.0)
+    assert (failed["ended"], failed["arrived"]) == (START + timedelta(seconds=3), None)
+    assert (failed["failure"], moved["failure"]) == ("it was too late", None)
+    assert moved["arrived"] == moved["ended"]
+    assert TABLE.section.facts([failed, moved, failed]) == {"moves of daemons": 1, "moves of daemons that failed": 2}
+    assert "it was too late" in TABLE.section.draw([failed])
+
+
 def test_without_moves_there_are_no_rows() -> None:
     assert _moves(_fact(0, b"A", "snapshot", 1, origin=11)) == []
     assert TABLE.section.facts([]) == {}
 
 
 def test_the_section_lists_moves_in_their_order() -> None:
-    same = {"origin": 70, "source": 1, "target": 2, "seconds": 0.25}
+    same = {"origin": 70, "source": 1, "target": 2, "seconds": 0.25, "failure": None, "arrived": START}
     rows = [
-        {**same, "arrived": START + timedelta(seconds=1), "daemon": "later"},
-        {**same, "arrived": START, "daemon": "a<b"},
+        {**same, "ended": START + timedelta(seconds=1), "daemon": "later"},
+        {**same, "ended": START, "daemon": "a<b"},
     ]
     text = TABLE.section.draw(rows)
     assert text.index("a&lt;b") < text.index("later")

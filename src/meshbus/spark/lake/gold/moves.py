@@ -1,4 +1,4 @@
-"""gold.moves: every move of a daemon that a census tells of, from which node to which, and how long it took."""
+"""gold.moves: every move of a daemon that a census tells of, from which node to which, how long it took, or why it failed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
 
 
 def moves(census: Any) -> Any:
-    """Return the moves that have succeeded. Only the node that drives a move writes about it, so each is there once."""
+    """Return the moves that have ended. Only the node that drives a move writes about it, so each is there once."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kinds = pa.array([FactKind.MOVING.value, FactKind.MOVED.value])
+    kinds = pa.array([FactKind.MOVING.value, FactKind.MOVED.value, FactKind.NOT_MOVED.value])
     facts = census.filter(pc.is_in(census["kind"], kinds)).sort_by([("log_id", "ascending"), ("seq", "ascending")])
     begun: dict[tuple[bytes, int], dict[str, Any]] = {}
     found = []
@@ -32,50 +32,60 @@ def _move(begun: dict[str, Any] | None, ended: dict[str, Any]) -> dict[str, Any]
     """Return the row of a move; where it began is null if that is no longer in the census."""
     return {
         "began": None if begun is None else begun["ts"],
-        "arrived": ended["ts"],
+        "ended": ended["ts"],
+        "arrived": ended["ts"] if ended["kind"] == FactKind.MOVED.value else None,
         "origin": ended["origin"],
         "daemon": ended["name"],
         "source": None if begun is None else begun["node_id"],
         "target": ended["node_id"],
         "seconds": None if begun is None else (ended["ts_ns"] - begun["ts_ns"]) / 1e9,
+        "failure": ended["reason"],
         "recorder": ended["recorder"],
     }
 
 
 def _draw(rows: Rows) -> str:
     shown = [
-        {"arrived": row["arrived"], "daemon": row["daemon"], "origin": row["origin"], "source": row["source"],
-         "target": row["target"], "seconds": row["seconds"]}
-        for row in sorted(rows, key=lambda row: (row["arrived"], row["origin"]))
+        {"ended": row["ended"], "daemon": row["daemon"], "origin": row["origin"], "source": row["source"],
+         "target": row["target"], "seconds": row["seconds"], "failure": row["failure"]}
+        for row in sorted(rows, key=lambda row: (row["ended"], row["origin"]))
     ]  # fmt: skip
     return charts.table_of(shown)
 
 
 def _facts(rows: Rows) -> dict[str, int]:
-    return {"moves of daemons": len(rows)} if rows else {}
+    arrived = sum(row["arrived"] is not None for row in rows)
+    facts = {"moves of daemons": arrived, "moves of daemons that failed": len(rows) - arrived}
+    return {name: count for name, count in facts.items() if count}
 
 
 TABLE = GoldTable(
     name="moves",
-    doc="Each move of a daemon from one node to another, as the node that drove it saw it.",
+    doc="Each move of a daemon from one node to another that has ended, as the node that drove it saw it.",
     columns=(
         Column("began", ColumnType.TIMESTAMP, "When the move began; null if that is not in the census.", nullable=True),
-        Column("arrived", ColumnType.TIMESTAMP, "When the daemon ran on its new node."),
+        Column("ended", ColumnType.TIMESTAMP, "When the move had succeeded or failed."),
+        Column(
+            "arrived", ColumnType.TIMESTAMP, "When the daemon ran on its new node; null if it failed.", nullable=True
+        ),
         Column("origin", ColumnType.BIGINT, "Origin hash of the daemon.", bit_cast=True),
         Column("daemon", ColumnType.STRING, "Its name; null if the recorder did not offer it.", nullable=True),
-        Column("source", ColumnType.BIGINT, "Node that it left; null like `began`.", nullable=True, bit_cast=True),
-        Column("target", ColumnType.BIGINT, "Node that it runs on now.", bit_cast=True),
+        Column(
+            "source", ColumnType.BIGINT, "Node that it was to leave; null like `began`.", nullable=True, bit_cast=True
+        ),
+        Column("target", ColumnType.BIGINT, "Node that it moved to, or was to move to.", bit_cast=True),
         Column("seconds", ColumnType.DOUBLE, "How long the move took; null like `began`.", nullable=True),
+        Column("failure", ColumnType.STRING, "Why it did not move; null if it did.", nullable=True),
         Column("recorder", ColumnType.BIGINT, "Node that drove the move and wrote about it.", bit_cast=True),
     ),
     sources=("bronze.census",),
     compute=moves,
     by_arrow=True,
-    question="Which daemons have moved, and how long did it take?",
+    question="Which daemons have moved or could not, and how long did it take?",
     query="""\
-SELECT m.daemon, source.name AS source, target.name AS target, m.arrived, m.seconds
+SELECT m.daemon, source.name AS source, target.name AS target, m.arrived, m.seconds, m.failure
 FROM gold_moves AS m LEFT JOIN gold_nodes AS source ON m.source = source.node_id
-LEFT JOIN gold_nodes AS target ON m.target = target.node_id ORDER BY m.arrived""",
+LEFT JOIN gold_nodes AS target ON m.target = target.node_id ORDER BY m.ended""",
     section=Section("Moves of daemons", "No daemon has moved.", _draw, _facts),
     hourly=False,
 )
