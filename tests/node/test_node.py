@@ -461,24 +461,6 @@ async def test_names_of_nodes_are_remembered_within_bounds(monkeypatch: pytest.M
         assert node.counters["forget"]["node_names"] == 3
 
 
-async def test_a_peer_is_pinged_by_id_and_by_name() -> None:
-    async with Node.open(psk=PSK, ephemeral=True, name="hub") as hub, Node.open(psk=PSK, ephemeral=True) as leaf:
-        await leaf.connect(hub.address, public_key=hub.public_key)
-        assert 0 < await leaf.ping(hub.node_id) < PATIENCE_S
-        async with asyncio.timeout(PATIENCE_S):
-            while leaf.name_of(hub.node_id) is None:  # noqa: ASYNC110 - the name comes with the announcement
-                await asyncio.sleep(0.01)
-        assert 0 < await leaf.ping("hub", timeout_s=PATIENCE_S) < PATIENCE_S
-        assert leaf.uptime_s > 0
-        with pytest.raises(LocalProtocolError, match="no node, or more than one, announced the name 'rover'"):
-            await leaf.ping("rover")
-        with pytest.raises(PeerError):
-            await leaf.ping(7)
-        hub.live.driver.close()  # it no longer answers
-        with pytest.raises(Timeout, match=r"ping of [0-9a-f]{16}: no answer within 0\.05 s"):
-            await leaf.ping(hub.node_id, timeout_s=0.05)
-
-
 async def test_a_bind_address_whose_name_takes_long_to_look_up_does_not_hold_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -495,3 +477,21 @@ async def test_a_bind_address_whose_name_takes_long_to_look_up_does_not_hold_the
     turned.set()
     await starting
     await node.close()
+
+
+async def test_a_peer_is_pinged_by_id_and_by_name() -> None:
+    async with Node.open(psk=PSK, ephemeral=True, name="hub") as hub, Node.open(psk=PSK, ephemeral=True) as leaf:
+        await leaf.connect(hub.address, public_key=hub.public_key)
+        assert 0 < await leaf.ping(hub.node_id) < PATIENCE_S
+        async with asyncio.timeout(PATIENCE_S):
+            while leaf.name_of(hub.node_id) is None:  # noqa: ASYNC110 - the name comes with the announcement
+                await asyncio.sleep(0.01)
+        assert 0 < await leaf.ping("hub", timeout_s=PATIENCE_S) < PATIENCE_S
+        assert leaf.uptime_s > 0
+        with pytest.raises(LocalProtocolError, match="no node, or more than one, announced the name 'rover'"):
+            await leaf.ping("rover")
+        with pytest.raises(PeerError):
+            await leaf.ping(7)
+        hub.live.driver.close()  # it no longer answers
+        with pytest.raises(Timeout, match=r"ping of [0-9a-f]{16}: no answer within 0\.05 s"):
+            await leaf.ping(hub.node_id, timeout_s=0.05)

@@ -27,6 +27,7 @@ from meshbus.node.unix import MAX_LINE, LineClient
 if TYPE_CHECKING:
     from meshbus.node.channels.answer import Handler
 
+
 ARRIVAL_S = 30.0
 """How long a temporary node waits at its end until what it published reliably has arrived. Our choice."""
 _LONGEST_LINE = MAX_LINE // 2

@@ -8,9 +8,10 @@ import pytest
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.embedded.logmanifest import load_manifest
-from meshbus.log.folder import MANIFEST, MARK
+from meshbus.log.folder import MANIFEST, MARK, folder_of
 from meshbus.log.reader import LogReader
 from meshbus.log.replicated import ReplicatedLog
+from meshbus.names.channel import ChannelName
 from tests.log.making import CHANNEL, numbered, open_log, payloads
 from tests.log.replicas import open_replica
 
@@ -127,17 +128,18 @@ def test_a_removed_folder_is_a_new_replica(tmp_path: Path) -> None:
         assert log.committed.report.created
 
 
-def test_a_log_without_replicas_and_a_replica_of_another_log_are_refused(tmp_path: Path) -> None:
+def test_a_log_without_replicas_and_a_replica_of_another_channel_are_refused(tmp_path: Path) -> None:
     with open_log(tmp_path / "plain") as log:
         log.append(b"x")
     with pytest.raises(LogError, match="log without replicas") as caught:
         open_replica(tmp_path / "plain")
     assert caught.value.fault is LogFault.FOREIGN
-    fill(tmp_path / "replica")
-    with pytest.raises(LogError, match="move it away"):
-        ReplicatedLog.open(tmp_path / "replica", CHANNEL, bytes(16))
+    folder = fill(tmp_path / "replica")
     with pytest.raises(LogError, match="is a replica of"):
         open_log(tmp_path / "replica")
+    folder.rename(folder_of(tmp_path / "replica", ChannelName("other")))
+    with pytest.raises(LogError, match=f"is a replica of {CHANNEL}, not the replica of other: move it away"):
+        ReplicatedLog.open(tmp_path / "replica", "other", bytes(16))
 
 
 def test_a_newer_manifest_is_not_moved_aside(tmp_path: Path) -> None:

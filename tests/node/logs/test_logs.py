@@ -298,7 +298,7 @@ def test_a_received_log_whose_disk_failed_is_opened_again(tmp_path: Path, monkey
     ("policy", "events", "error"),
     [
         ({"publish_caps": {"require_tags": ["gpu"]}}, numbered(0, 1), AuthError),
-        ({}, [bytes(8105)], LocalProtocolError),
+        ({"max_event_bytes": 9000}, [bytes(9001)], LocalProtocolError),
     ],
 )
 async def test_refused_events_are_not_logged(

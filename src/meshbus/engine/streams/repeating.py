@@ -11,7 +11,8 @@ seen by a peer of level A, which neither acknowledges nor repeats: its streams o
 * A timeout sends an empty packet with the next sequence, not data. The receiver answers it with what it has and what is
   missing; repeated data would reach applications of levels A and B twice.
 * A packet that is sent again keeps its sequence, flags and plaintext; the flag of a start stays with its packet.
-* A NACK repeats a packet only if its last copy is older than a round trip: NACKs come faster than repairs.
+* A NACK repeats a packet only if it is older than a round trip, and again only after two timeouts: NACKs come faster
+  than repairs, and an application of level B would see a packet that arrives twice two times.
 * If nothing is acknowledged for `GIVE_UP_S`, what is kept is given up and the failure reported. The stream continues:
   on level C with the start flag, on level B with a RESET and from 0.
 
@@ -138,7 +139,8 @@ class RepeatedStream:
 
     def missing(self, nack: StreamNack, now: float) -> list[Outstanding]:
         """Return the packets that a NACK names and that are not on the way again already."""
-        self._board.lose(nack.missing(), now - self._again_s)
+        # NACKs that were sent before a copy arrived may still come, and level B delivers a second copy too.
+        self._board.lose(nack.missing(), now - self._again_s, now - 2 * self._timeout_s)
         return [flight.packet(sequence) for flight, sequence, _ in self._board.take_lost(MAX_KEPT, now)]
 
     def due(self, now: float) -> bool:

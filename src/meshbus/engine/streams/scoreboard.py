@@ -257,14 +257,20 @@ class Scoreboard:
                     self._lose(position)
                 position = self._state.find(_FLYING, position + 1, end)
 
-    def lose(self, sequences: Iterable[int], limit: float) -> None:
-        """Mark these packets as lost, except those that arrived, are gone, or were last sent after `limit`."""
+    def lose(self, sequences: Iterable[int], limit: float, again_limit: float) -> None:
+        """Mark these packets as lost, except those that arrived or are gone, or that may still be on the way.
+
+        Those are packets that were sent after `limit`, and packets that were sent again after `again_limit`.
+        """
         for sequence in sequences:
             position = sequence - self.base
             if not 0 <= position < len(self._state) or self._state[position] != _FLYING:
                 continue
             resent = self._resent.get(sequence)
-            if (self._flight_of(sequence).sent_at if resent is None else resent.sent_at) <= limit:
+            sent_at, latest = (
+                (self._flight_of(sequence).sent_at, limit) if resent is None else (resent.sent_at, again_limit)
+            )
+            if sent_at <= latest:
                 self._lose(position)
 
     def lose_oldest(self) -> None:

@@ -186,11 +186,11 @@ class Driver:
         # Appends and what replicas send each other are events too: a member must not fall behind beside a stream.
         events = bool(out.events) or counters.get(*FORWARDED) > forwarded or any(map(_has_events, out.control))
         self.apply(out)
-        if self._poll_s:
-            self._stay_awake(began)
         refused = 2 * (counters.lost - lost) > datagrams
         ended = self.now()
         self._turns.note(socket, began, ended, datagrams, events=events, refused=refused)
+        if self._poll_s:
+            self._stay_awake(ended)
         if self.took is not None:
             self.took(ended - began)
         return events
