@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import socket  # noqa: TID251 - opened here, so that an address in use is an error of the configuration
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from meshbus.config.spelling import Endpoint
 from meshbus.config.web import WebEntry
 from meshbus.errors import ConfigError
 from meshbus.keyfile import load_web_token
+from meshbus.node.driving.tasks import TaskOwner
 from meshbus.node.node import Node
 from meshbus.policy.bound import Bound, By
 from meshbus.web.families import families
@@ -33,6 +35,8 @@ from meshbus.web.logstate import consumer_lags, open_logs
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+_logger = logging.getLogger("meshbus.web")
 
 MAX_CLIENTS = 64
 """Connections at a time: far more than scrapers, far fewer than the open files of a process."""
@@ -76,6 +80,7 @@ class WebServer:
         self._entry = entry
         self._token = None if entry.token_file is None else load_web_token(entry.token_file)
         self._server: _Quiet | None = None
+        self._tasks = TaskOwner("the web server", _logger)
         self._serving: asyncio.Task[None] | None = None
         self.address = ""
         """Where it listens, as `host:port`."""
@@ -97,7 +102,7 @@ class WebServer:
             ws="none",
         )
         self._server = _Quiet(config)
-        self._serving = asyncio.ensure_future(self._server.serve(sockets=[listening]))
+        self._serving = self._tasks.start(self._server.serve(sockets=[listening]))
         await self._server.ready.wait()
         return self
 
