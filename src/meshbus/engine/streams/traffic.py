@@ -423,7 +423,7 @@ class Traffic:
     def confirm(self, now: float, out: Output) -> None:
         """Send the acknowledgements and grants that are due."""
         self.reliable.confirm(now, out)
-        if not self._grants.due(now):
+        if not (self._grants.due(now) or self._quiet.due(now)):
             return
         due = [stream_id for stream_id in self._grants.over(now) if self._owes(stream_id)]
         for start in range(0, len(due), MAX_GRANTS):
