@@ -6,7 +6,7 @@ process alive. What it runs must not raise. The counterpart is meshbus/jit.py.
 
 from __future__ import annotations
 
-import asyncio
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -19,11 +19,8 @@ _running: list[threading.Thread] = []
 
 def on_loop() -> bool:
     """Return whether the calling thread runs an event loop, so that others wait while it waits."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    asyncio = sys.modules.get("asyncio")  # where it was never imported, such as in a Spark worker, no loop runs
+    return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 def run(work: Callable[[], None]) -> None:

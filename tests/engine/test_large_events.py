@@ -234,7 +234,7 @@ def test_a_channel_limits_its_events_at_both_ends() -> None:
     (error,) = publication.fanout._errors
     assert "takes events of at most 9000 bytes on this channel" in error.message
     assert len(tap.data(left, right)) < 200, "most of the event was not even sent"
-    assert right.engine.counters.get(*Reason.LARGE_REFUSED.counter) == 1
+    assert right.engine.counters.get(*Reason.REFUSE_LARGE.counter) == 1
     left.publish(CHANNEL, [bytes(9000)])
     net.run(for_s=1)
     assert right.payloads(CHANNEL) == [bytes(9000)]

@@ -61,7 +61,7 @@ class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
     channel: str | None = None
     subscribers: int | None = None
     copies: int | None = None
-    reason: str | None = None
+    failure: str | None = None
 
 
 _decoder = msgspec.json.Decoder(Fact)

@@ -211,7 +211,7 @@ CENSUS = Table(
             "Copies that were sent of each event: one to each subscriber outside of groups, and one to each group.",
             nullable=True,
         ),
-        Column("reason", _STRING, "Why a daemon did not move; null in other rows.", nullable=True),
+        Column("failure", _STRING, "Why a daemon did not move; null in other rows.", nullable=True),
     ),
 )
 

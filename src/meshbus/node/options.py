@@ -69,13 +69,13 @@ class NodeOptions(TypedDict, total=False):
     daemons_dir: Path | str | None
     daemons_path: Sequence[Path | str] | None
     admin_socket: Path | str | None
+    web: WebEntry | Table | None
     default_subnet: SubnetId | str | None
     accept: Sequence[int | str] | None
     unlisted_channels: Unlisted | str | None
     channels: Sequence[ChannelEntry | Table] | None
     peers: Sequence[PeerEntry | Table] | None
     subscriptions: Sequence[SubscriptionEntry | Table] | None
-    web: WebEntry | Table | None
     edge: Sequence[EdgeEntry | Table] | None
     daemons: Sequence[DaemonEntry | Table] | None
     exports: Sequence[ExportEntry | Table] | None

@@ -196,9 +196,9 @@ class Reason(Enum):
         "The memory for unfinished large events is used up, so a new one has to wait, and is sent again; send fewer at a time.")
     LARGE_UNFINISHED = 0, "drop", "large_unfinished", (
         "A large event was dropped because the rest of it never came; look at its sender and at the path.")
-    LARGE_REFUSED = 0, "refuse", "large", (
+    REFUSE_LARGE = 0, "refuse", "large", (
         "A large event is above max_event_bytes of its channel here; raise it, or publish smaller events.")
-    LARGE_MESSAGE_MALFORMED = 0, "drop", "large_malformed", (
+    LARGE_MALFORMED = 0, "drop", "large_malformed", (
         "A message about a large event cannot be read; check the version of the peer.")
     TOO_MANY_STREAMS = 0, "drop", "too_many_streams", (
         "The peer opened more reliable streams than are kept, so the least recent one was dropped; reduce its channels.")

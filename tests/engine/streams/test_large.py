@@ -136,7 +136,7 @@ def test_a_part_of_another_event_ends_the_one_before() -> None:
 def test_an_event_above_the_limit_is_refused_and_its_sender_told() -> None:
     node = Receiver()
     assert node.take(*parts(), limit=1000) == []
-    assert node.dropped(Reason.LARGE_REFUSED) == 1
+    assert node.dropped(Reason.REFUSE_LARGE) == 1
     assert len(node.out.trains) == 1
     assert len(node.large) == 0
 
@@ -239,4 +239,4 @@ def test_channels_have_their_own_limit() -> None:
 def test_a_refusal_that_cannot_be_read_is_counted() -> None:
     node = Receiver()
     node.large.receive(node.peer, memoryview(b"\x09"), 0.0, node.out)
-    assert node.dropped(Reason.LARGE_MESSAGE_MALFORMED) == 1
+    assert node.dropped(Reason.LARGE_MALFORMED) == 1

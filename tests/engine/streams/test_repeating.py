@@ -20,6 +20,7 @@ from meshbus.wire.messages.window import Grant, encode_grant
 from tests.engine.ends import Ends
 from tests.engine.fleet import numbered
 from tests.engine.streams.plainnet import USER_STREAM, PlainNet
+from tests.seeds import for_each_seed
 
 RELIABLE, START = int(Flags.RELIABLE), int(Flags.START)
 
@@ -31,7 +32,7 @@ def grant(ends: Ends, ack_seq: int | None, total: int = 0, now: float = 0.0) -> 
     return out
 
 
-@pytest.mark.parametrize("seed", range(4))
+@for_each_seed(range(4))
 def test_everything_arrives_once_and_in_order_through_loss(seed: int) -> None:
     net = PlainNet(loss=0.05, seed=seed)
     events = numbered(400, size=200)

@@ -148,7 +148,7 @@ async def test_a_node_writes_the_moves_that_it_drives(tmp_path: Path) -> None:
     assert not [fact for fact in facts(tmp_path / "west" / "log", west) if fact.kind == "moved" and fact not in told]
     (failed,) = [fact for fact in facts(tmp_path / "west" / "log", west) if fact.kind == "not_moved"]
     assert (failed.origin, failed.node_id) == (stuck.origin, west.node_id)
-    assert failed.reason == str(refused.value)
+    assert failed.failure == str(refused.value)
     assert {fact.kind for fact in facts(tmp_path / "east" / "log", east)} <= {"snapshot", "node", "roster"}
 
 

@@ -297,7 +297,7 @@ class Responder:
             return
         size, limit = len(message.payload), self._limit_of(message.channel)
         if size > limit:
-            self._counters.count(Reason.LARGE_REFUSED)
+            self._counters.count(Reason.REFUSE_LARGE)
             text = f"a request of {size} bytes is too large; max_event_bytes of the channel is {limit} at the responder"
             self._answer(peer, Reply(req=message.req, status=ReplyStatus.FAILED, payload=text.encode()), now, out)
             return

@@ -178,7 +178,7 @@ class Large(Service):
         try:
             refused = decode_refused(message)
         except RemoteProtocolError:
-            self._counters.count(Reason.LARGE_MESSAGE_MALFORMED)
+            self._counters.count(Reason.LARGE_MALFORMED)
             return
         self._counters.add("large", "refused_by_peer")
         self._streams.traffic_of(peer).on_refused(refused)
@@ -250,7 +250,7 @@ class Large(Service):
     def _begin(self, peer: Peer, key: _Key, part: Part, number: int | None, limit: int, out: Output) -> None:
         self._drop(key, Reason.LARGE_UNFINISHED)
         if part.size > limit:
-            self._counters.count(Reason.LARGE_REFUSED)
+            self._counters.count(Reason.REFUSE_LARGE)
             refused = Refused(stream_id=key[1], number=number, size=part.size, limit=limit)
             peer.send_message(Subprotocol.LARGE, encode_refused(refused), out)
         elif not self._has_room(peer.node_id, part.size):

@@ -243,7 +243,8 @@ class Traffic:
         while left > 0 and (leg := self.outbox.head(lane)) is not None:
             header, large = leg.load.header, leg.load.needs is not None
             stream = self.peer.tx_stream(header.stream_id)
-            if large and not self._takes_large(leg, now):
+            # Also if a large event comes later: a peer that does not take it gets nothing of the batch.
+            if (large or any(load.needs is not None for load in leg.rest)) and not self._takes_large(leg, now):
                 return
             room = min(left, self._room(header, now), self._large_room(header.stream_id, now) if large else left)
             if room <= 0:

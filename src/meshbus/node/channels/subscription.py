@@ -1,6 +1,7 @@
 """A subscription: an async iterator of events or batches with a bounded queue.
 
-The queue is bounded in events and in bytes; an empty one takes a single event of any size. The caller chooses what happens when it is full:
+The queue is bounded in events and in bytes; an empty one takes a single event of any size. The caller chooses what happens
+when it is full:
 
     block         stop granting credit: the publisher waits (memory is bounded by the queue and one window for each
                   stream). 0.23 nodes send to an inbox without credit: what they send beyond OVERRUN windows is dropped
@@ -214,7 +215,8 @@ class Subscription:
         self._received += events
         if batch.is_best_effort:
             self._lost = (self._lost or 0) + batch.lost
-        if self._pending + events > self._max_events or self._pending_bytes + size > self._max_bytes:
+        fits = self._pending + events <= self._max_events and self._pending_bytes + size <= self._max_bytes
+        if not fits and self._is_full(batch):
             batch_or_none = self._make_room(batch)
             if batch_or_none is None:
                 return

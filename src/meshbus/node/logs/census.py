@@ -213,7 +213,7 @@ class Census:
 
     def daemon_moves(self, kind: FactKind, origin: int, name: str | None, node_id: int, reason: str | None) -> None:
         """Write that a daemon is about to leave a node, or has arrived on one, or has not, for a reason."""
-        self._add([Fact(kind, node_id, origin=origin, name=name, reason=reason)])
+        self._add([Fact(kind, node_id, origin=origin, name=name, failure=reason)])
 
     def _look(self) -> None:
         if self._retry_at is not None and Driver.now() >= self._retry_at and not len(self._opening):

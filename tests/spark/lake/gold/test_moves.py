@@ -45,7 +45,7 @@ def test_a_move_is_a_row_with_both_ends_and_its_time() -> None:
 def test_a_move_that_failed_is_a_row_with_its_reason() -> None:
     (failed, moved) = _moves(
         _fact(1, b"A", "moving", 1, origin=70, name="counter"),
-        _fact(3, b"A", "not_moved", 2, origin=70, name="counter", reason="it was too late"),
+        _fact(3, b"A", "not_moved", 2, origin=70, name="counter", failure="it was too late"),
         _fact(4, b"A", "moving", 1, origin=70, name="counter"),
         _fact(5, b"A", "moved", 2, origin=70, name="counter"),
     )

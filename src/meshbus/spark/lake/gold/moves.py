@@ -39,7 +39,7 @@ def _move(begun: dict[str, Any] | None, ended: dict[str, Any]) -> dict[str, Any]
         "source": None if begun is None else begun["node_id"],
         "target": ended["node_id"],
         "seconds": None if begun is None else (ended["ts_ns"] - begun["ts_ns"]) / 1e9,
-        "failure": ended["reason"],
+        "failure": ended["failure"],
         "recorder": ended["recorder"],
     }
 
