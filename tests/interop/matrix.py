@@ -280,6 +280,9 @@ def page(rows: dict[str, tuple[str, dict[str, tuple[str, str]]]], when: datetime
         "meshbus in both columns, because a net-mesh node begins none by itself. meshbus has no stream of its own towards a",
         "net-mesh node: it publishes on channels, so the check of reliable streams towards it is the one of publishing.",
         "",
+        "The checks run without packet loss. With 2 % loss, events of a reliable channel may reach a node of level B, such as",
+        "0.34.0, twice (`tests/soak/test_dialects.py` shows it).",
+        "",
     ]
     return "\n".join(lines)
 
