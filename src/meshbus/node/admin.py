@@ -27,6 +27,8 @@
      "source": …, "timeout_s": …}                           given by its name or origin hash
     {"do": "daemon_logs", "daemon": …, "follow": …}         a stream of what happened to a daemon
     {"do": "daemon_stop", "daemon": …, "withdraw": …}       stop a daemon, and with withdraw do not let it move here
+    {"do": "policy"}                                        the policy in force: where its file is, and its hash
+    {"do": "policy_apply", "path": …, "by": …}              apply the policy of a file, or read its own file again
     {"do": "revoke", "issuer": …, "generation": …}          reject an issuer's older tokens
 
 The answer is {"ok": true, "result": …}, or {"ok": false, "code": …, "fault": …, "problem": …} with the code of the error.
@@ -254,6 +256,19 @@ class StopDaemon(Request, frozen=True, tag="daemon_stop"):
     withdraw: bool = False
 
 
+class ShowPolicy(Request, frozen=True, tag="policy"):
+    """Return where the policy in force is."""
+
+
+class ApplyPolicy(Request, frozen=True, tag="policy_apply"):
+    """Apply a policy."""
+
+    path: str | None = None
+    """By default the node's own policy file is read again."""
+    by: str | None = None
+    """Who asks for it, for the history; by default the user of the node."""
+
+
 class Revoke(Request, frozen=True, tag="revoke"):
     """Reject an issuer's tokens below a generation."""
 
@@ -285,6 +300,8 @@ _REQUEST = msgspec.json.Decoder(
     | MoveDaemon
     | DaemonHistory
     | StopDaemon
+    | ShowPolicy
+    | ApplyPolicy
     | Revoke
 )
 
@@ -362,10 +379,20 @@ class Admin:
                 return await self._do_with_replicas(request)
             case ListDaemons() | RunDaemon() | MoveDaemon() | DaemonHistory() | StopDaemon():
                 return await self._do_with_daemons(node.daemons, request)
+            case ShowPolicy() | ApplyPolicy() | Revoke():
+                return await self._do_with_policy(request)
+        raise AssertionError(request)  # the decoder accepts no others
+
+    async def _do_with_policy(self, request: ShowPolicy | ApplyPolicy | Revoke) -> bytes:
+        node = self._node
+        match request:
+            case ShowPolicy():
+                return _accept(policy_row(node))
+            case ApplyPolicy():
+                return _accept({"changes": await node.apply_policy(request.path, by=request.by)})
             case Revoke():
                 node.revoke_tokens(_hex(request.issuer, 32, "issuer"), _generation(request.generation))
                 return _accept(None)
-        raise AssertionError(request)  # the decoder accepts no others
 
     async def _do_with_replicas(self, request: Replicas | ReplicaChange | ReplicaVerify) -> bytes:
         node = self._node
@@ -617,6 +644,11 @@ def range_row(node: Node, checked: ReplicaRange) -> dict[str, Any]:
         "end": checked.end,
         **{group: [_who(node, node_id) for node_id in nodes] for group, nodes in groups.items()},
     }
+
+
+def policy_row(node: Node) -> dict[str, Any]:
+    """Return where the policy of a node is as a JSON object."""
+    return {"policy_file": node.config.policy_file and str(node.config.policy_file), "policy": node.policy_hash}
 
 
 def id_or_name(text: str) -> int | str:
