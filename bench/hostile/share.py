@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -84,9 +83,11 @@ class Outcome(msgspec.Struct, frozen=True):
     """Datagrams of the attacker to the victim."""
     last: Seen
     grown_kb: int
-    """By how much the median of the victim's memory in the last third of the attack exceeds that of the third before."""
-    memory_mb: list[float]
-    """The median of its memory in each tenth of the attack."""
+    """By how much the least memory of the victim in the last third of the attack exceeds that of the third before."""
+    memory_mb: list[int]
+    """The least in each tenth of the attack."""
+    most_mb: int
+    """The most at any moment of it."""
 
     @property
     def kept(self) -> float:
@@ -248,26 +249,27 @@ def run(seconds: float) -> Outcome:
             _hear(harmful)
             during = _follow(victim, seconds)
             sent = _end(harmful)["sent"]
-    _, middle, last = _medians_kb(during, 3)
+    _, middle, last = _least_kb(during, 3)
     return Outcome(
         alone_per_s=_rate(alone),
         quiet_per_s=_rate(before),
         attacked_per_s=_rate(during),
         sent=sent,
         last=during[-1],
-        grown_kb=round(last - middle),
-        memory_mb=[round(kb / 1024, 1) for kb in _medians_kb(during, 10)],
+        grown_kb=last - middle,
+        memory_mb=[kb // 1024 for kb in _least_kb(during, 10)],
+        most_mb=max(one.memory_kb for one in during) // 1024,
     )
 
 
-def _medians_kb(seen: list[Seen], parts: int) -> list[float]:
-    """Return the median of the memory in each of some equal parts of a run.
+def _least_kb(seen: list[Seen], parts: int) -> list[int]:
+    """Return the least memory in each of some equal parts of a run: that of moments when nothing was being sealed.
 
-    Not the most of each: a file that is being sealed takes tens of MB for a moment, and which part has the most of such
-    moments at once is chance. What is never given back raises the median as much.
+    Not the most: a file that is being sealed takes tens of MB, and a seal returns them when it ends. What is never returned
+    raises the least as much.
     """
     bounds = [len(seen) * part // parts for part in range(parts + 1)]
-    return [statistics.median(one.memory_kb for one in seen[a:b] or seen) for a, b in itertools.pairwise(bounds)]
+    return [min(one.memory_kb for one in seen[a:b] or seen) for a, b in itertools.pairwise(bounds)]
 
 
 def _rate(seen: list[Seen]) -> float:
