@@ -187,7 +187,8 @@ async def test_a_policy_is_shown_and_applied(tmp_path: Path) -> None:
         before = await talk.get(do="policy")
         assert before["policy_file"] == str(own)
         assert await talk.get(do="policy_apply", path=str(new), by="ada") == {"changes": ["channel a: priority 0 → 2"]}
-        assert (await talk.get(do="policy"))["policy"] != before["policy"]
+        assert (await talk.get(do="policy"))["sha256"] != before["sha256"]
+        assert before["version"] is None
         assert await talk.get(do="policy_apply") == {"changes": []}
         answer = await talk.ask(do="policy_apply", path=str(tmp_path / "none.toml"))
         assert (answer["ok"], answer["code"]) == (False, "config")

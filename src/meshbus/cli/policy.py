@@ -139,7 +139,7 @@ def sign(
 
 @app.command
 def show(*, admin: Admin = None, config: Config = None, json: Json = False) -> None:
-    """Show which policy a running node uses: its file, and the hash of its content."""
+    """Show which policy a running node uses: its file, the hash of its content, and its version if it is signed."""
     show_facts(ask(admin, config, "policy"), json=json)
 
 

@@ -27,7 +27,7 @@
      "source": …, "timeout_s": …}                           given by its name or origin hash
     {"do": "daemon_logs", "daemon": …, "follow": …}         a stream of what happened to a daemon
     {"do": "daemon_stop", "daemon": …, "withdraw": …}       stop a daemon, and with withdraw do not let it move here
-    {"do": "policy"}                                        the policy in force: where its file is, and its hash
+    {"do": "policy"}                                        the policy in force: its file, its hash, and its version if signed
     {"do": "policy_apply", "path": …, "by": …}              apply the policy of a file, or read its own file again
     {"do": "revoke", "issuer": …, "generation": …}          reject an issuer's older tokens
 
@@ -648,7 +648,8 @@ def range_row(node: Node, checked: ReplicaRange) -> dict[str, Any]:
 
 def policy_row(node: Node) -> dict[str, Any]:
     """Return where the policy of a node is as a JSON object."""
-    return {"policy_file": node.config.policy_file and str(node.config.policy_file), "policy": node.policy_hash}
+    file = node.config.policy_file
+    return {"policy_file": file and str(file), "sha256": node.policy_hash, "version": node.policy_version}
 
 
 def id_or_name(text: str) -> int | str:

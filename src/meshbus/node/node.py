@@ -775,6 +775,11 @@ class Node:
         """SHA-256 of the policy file in force; None if this node has none."""
         return self._policies.hash
 
+    @property
+    def policy_version(self) -> int | None:
+        """The version of the signed policy in force; None if it is not signed."""
+        return self._policies.version
+
     async def apply_policy(
         self, path: Path | str | None = None, *, by: str | None = None, via: Via = Via.APPLY
     ) -> tuple[str, ...]:

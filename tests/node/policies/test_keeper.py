@@ -300,6 +300,7 @@ async def test_one_apply_reaches_every_node_and_lasts(tmp_path: Path) -> None:
         assert len(changes) == 2
         await until(lambda: len({node.policy_hash for node in nodes}) == 1)
         assert all(node.policy == parse_policy(AFTER.encode(), "new") for node in nodes)
+        assert [node.policy_version for node in nodes] == [1, 1, 1]
         files = [node.config.policy_file for node in nodes]
         last = read_history(history_of(files[2] or tmp_path)).rows[-1]
         assert (last.via, last.version, last.result) == ("fleet", 1, "applied")

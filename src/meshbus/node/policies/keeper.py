@@ -99,6 +99,11 @@ class PolicyKeeper:
         """SHA-256 of the policy file in force; None if the node has none."""
         return None if self._current is None else _hash(self._current.content)
 
+    @property
+    def version(self) -> int | None:
+        """The version of the signed policy in force; None if it is not signed."""
+        return None if self._current is None else self._current.version or None
+
     async def start(self) -> None:
         """Offer a signed policy to neighbors, and add a row to the history if the file changed while no node was running."""
         self._offer()
