@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -136,10 +137,28 @@ def test_loss_and_a_partition_only_delay_it(seed: int) -> None:
     net.partition(["node 0", "node 1"], ["node 2", "node 3"])
     hold(nodes[0], 2)
     spread(net, nodes[1], version=2, timeout_s=600)
-    net.run(for_s=20)
+    net.run(for_s=120)  # so long that the two sides have failed for each other
     assert service(nodes[2]).version == 1
     net.heal()
     spread(net, *nodes[1:], version=2, timeout_s=1200)
+
+
+def test_it_reaches_a_fleet_within_seconds_and_those_that_were_cut_off_when_they_are_back() -> None:
+    net, chance = FakeNet(1, path=FakePath(latency_s=0.02, jitter_s=0.01, loss=0.01)), Random(1)
+    nodes = [net.create(f"node {number}", **CARRIES) for number in range(30)]
+    pairs = [(node, nodes[chance.randrange(place)]) for place, node in enumerate(nodes) if place for _ in range(2)]
+    for one, other in pairs:
+        if not one.has_session_with(other):
+            one.connect(other)
+            net.run_until(lambda one=one, other=other: one.has_session_with(other))  # type: ignore[misc]
+    net.run_until(lambda: all(one.speaks_profile_with(other) for one, other in pairs))
+    away = chance.sample(nodes[1:], 2)
+    here = [node for node in nodes[1:] if node not in away]
+    net.partition([node.name for node in nodes if node not in away], [node.name for node in away])
+    hold(nodes[0], 1, LARGE[:20_000])
+    assert spread(net, *here, version=1) < 10
+    net.heal()
+    assert spread(net, *away, version=1) < 2 * subject.REPEAT_S
 
 
 @pytest.mark.parametrize(
