@@ -98,6 +98,11 @@ def test_what_is_missing_is_reported_at_the_table_around_it() -> None:
     assert line_of("gone", lines) is None
 
 
+def test_what_is_nested_too_deeply_does_not_hide_what_comes_before_it() -> None:
+    deep = 100_000
+    assert lines_of(f"first = 1\nsecond = {'[' * deep}{']' * deep}\n")["second"] == 2
+
+
 VALUES = st.recursive(
     st.integers(-9, 9) | st.booleans() | st.text("ab]}[{,#'\" \\=\n", max_size=6),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("xyz", min_size=1), inner, max_size=3),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
+from contextlib import suppress
 
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -23,7 +24,10 @@ _SCALAR = re.compile(r"[^,\]}#\n]+")
 
 def lines_of(text: str) -> dict[str, int]:
     """Return the line of each key, table and item of a list in a valid TOML text; the first line is 1."""
-    return _Scanner(text).scan()
+    scanner = _Scanner(text)
+    with suppress(RecursionError):  # nested deeper than any setting; what comes before it is found
+        scanner.scan()
+    return scanner.lines
 
 
 def line_of(key: str, lines: Mapping[str, int]) -> int | None:
@@ -42,11 +46,12 @@ class _Scanner:
         self._text = text
         self._at = 0
         self._breaks = [match.start() for match in re.finditer("\n", text)]
-        self._lines: dict[str, int] = {}
+        self.lines: dict[str, int] = {}
         self._entries: dict[str, int] = {}
         """How many tables each array of tables has so far."""
 
-    def scan(self) -> dict[str, int]:
+    def scan(self) -> None:
+        """Find the lines of everything."""
         table = ""
         self._skip()
         while self._at < len(self._text):
@@ -55,7 +60,6 @@ class _Scanner:
             else:
                 self._pair(table)
             self._skip()
-        return self._lines
 
     def _header(self) -> str:
         line, is_entry = self._line(), self._text.startswith("[[", self._at)
@@ -65,14 +69,14 @@ class _Scanner:
         path = ""
         for part in outer:
             path = _join(path, part)
-            self._lines.setdefault(path, line)
+            self.lines.setdefault(path, line)
             path = self._current(path)
         path = _join(path, last)
         if is_entry:
-            self._lines.setdefault(path, line)
+            self.lines.setdefault(path, line)
             self._entries[path] = self._entries.get(path, 0) + 1
         path = self._current(path)
-        self._lines.setdefault(path, line)
+        self.lines.setdefault(path, line)
         return path
 
     def _current(self, path: str) -> str:
@@ -83,7 +87,7 @@ class _Scanner:
         line, path = self._line(), table
         for part in self._key():
             path = _join(path, part)
-            self._lines.setdefault(path, line)
+            self.lines.setdefault(path, line)
         self._at += 1  # the equals sign
         self._skip()
         self._value(path)
@@ -116,7 +120,7 @@ class _Scanner:
         self._skip()
         number = 0
         while not self._next("]"):
-            self._lines.setdefault(f"{path}[{number}]", self._line())
+            self.lines.setdefault(f"{path}[{number}]", self._line())
             self._value(f"{path}[{number}]")
             number += 1
             self._skip_comma()

@@ -196,7 +196,7 @@ SERVICES: tuple[Row, ...] = (
     _carried(Subprotocol.PARTITION, "partition"),
     _carried(Subprotocol.RECONCILE, "reconcile"),
     _carried(Subprotocol.GROUPS, "groups"),
-    # Only where issuers of policies are configured. The check of a signature is charged by the service.
+    # Only where issuers of policies are configured. Signatures and sending are charged by the service.
     Row(
         FleetPolicy,
         Subprotocol.POLICY,
@@ -205,7 +205,7 @@ SERVICES: tuple[Row, ...] = (
         optional=True,
         reliable=True,
         needs=Subprotocol.RELIABLE,
-        cost_us=10,
+        cost_us=30,
     ),
     # Last: a goodbye must not overtake what the others still have to say.
     Row(Presence, Subprotocol.PRESENCE, "presence", profile=True, cost_us=25),

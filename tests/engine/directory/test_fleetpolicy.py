@@ -296,6 +296,21 @@ def test_checks_of_signatures_are_limited(monkeypatch: pytest.MonkeyPatch) -> No
     assert one.engine.counters.snapshot()["drop"]["peer_share"] > 0
 
 
+def test_serving_a_neighbor_that_asks_all_the_time_takes_its_share_of_time_only() -> None:
+    net, one, mallory = pair()
+    hold(one, 1, LARGE)
+    net.run(for_s=5)
+    served = 0
+    with one.turn() as (engine, now, out):
+        peer = engine.peers.require(mallory.node_id)
+        for _ in range(1000):
+            before = one.engine.counters.snapshot()["drop"].get("peer_share", 0)
+            service(one)._on_fetch(peer, 1, 0, now, out)
+            served += one.engine.counters.snapshot()["drop"].get("peer_share", 0) == before
+    # Two seconds of a tenth of a core at once, for what goes beyond an ordinary packet.
+    assert 100 < served < 700
+
+
 def test_a_full_stream_is_not_an_error() -> None:
     net, one, other = pair()
     hold(one, 1, LARGE)

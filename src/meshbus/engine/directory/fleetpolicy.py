@@ -50,6 +50,8 @@ BAR_S = 60.0
 """How long a neighbor is not asked again after it stalled or sent wrong bytes."""
 VERIFY_US = 250.0
 """What the check of a signature costs, beyond reading the message."""
+SERVE_US = 400.0
+"""What sending the chunks of one FETCH costs."""
 
 BOUNDS = (
     Bound(
@@ -199,6 +201,9 @@ class FleetPolicy(Service):
     def _on_fetch(self, peer: Peer, version: int, offset: int, now: float, out: Output) -> None:
         if self._held is None or self._held[0].version != version or offset >= len(self._held[1]):
             self._counters.count(Reason.POLICY_UNEXPECTED)
+            return
+        if not peer.work.afford(SERVE_US, now):
+            self._counters.count(Reason.PEER_SHARE)
             return
         policy = self._held[1]
         for begin in range(offset, min(offset + BURST_CHUNKS * CHUNK_BYTES, len(policy)), CHUNK_BYTES):
