@@ -1,7 +1,10 @@
 """A policy as a value: what it means for channels, subnets and gateways, and which entries contradict each other."""
 
+from collections.abc import Callable
+
 import pytest
 
+from meshbus.config.node import ChannelEntry, Logged
 from meshbus.config.policy import ChannelRule, ExportEntry, GatewayEntry, PolicyConfig, UnknownChannels, Unlisted
 from meshbus.errors import ConfigError
 from meshbus.names.channel import ChannelName
@@ -94,6 +97,52 @@ def test_entries_that_contradict_each_other(policy: PolicyConfig, key: str) -> N
     with pytest.raises(ConfigError) as caught:
         policy.check()
     assert caught.value.key == key
+
+
+def test_exports_need_a_channel_that_is_exported() -> None:
+    export, gateway = (ExportEntry(channel=A, subnets=(EAST,)),), (GatewayEntry(node="g"),)
+    with pytest.raises(ConfigError, match=r"has no \[\[channels\]\] entry"):
+        PolicyConfig(exports=export, gateways=gateway).check()
+    with pytest.raises(ConfigError, match="so the export has no effect"):
+        PolicyConfig(exports=export, gateways=gateway, channels=(ChannelRule(name=A),)).check()
+    PolicyConfig(
+        exports=export, gateways=gateway, channels=(ChannelRule(name=A, visibility=Visibility.EXPORTED),)
+    ).check()
+
+
+LEVEL = LevelRule(tag_prefix="r:", level=0, values={"eu": 2})
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda: GatewayEntry(node="a b"), "node"),
+        (ChannelRule, "channel"),
+        (lambda: ChannelRule(name=A, names=(A,)), "names"),
+        (lambda: ChannelRule(prefix="b", names=(A,)), "names"),
+        (lambda: ChannelRule(prefix="B"), "prefix"),
+        (lambda: PolicyConfig(level_rules=(LEVEL,), default_subnet=EAST), "default_subnet"),
+        (
+            lambda: PolicyConfig(level_rules=(LEVEL,), subnet_rules=(SubnetRule(match_tags=(), target_subnet=EAST),)),
+            "level_rules",
+        ),
+    ],
+)
+def test_entries_that_are_wrong_by_themselves(make: Callable[[], object], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert caught.value.key == key
+
+
+def test_twice_is_also_refused_without_the_check_of_a_file() -> None:
+    policy = PolicyConfig(channels=(ChannelRule(prefix="p"), ChannelRule(prefix="p")))
+    with pytest.raises(ConfigError, match="'p' is configured twice"):
+        policy.channel_registry()
+
+
+def test_an_entry_of_a_node_has_a_policy_of_its_own() -> None:
+    entry = ChannelEntry(name=A, priority=3, log=Logged.PUBLISHED)
+    assert entry.rule() == ChannelRule(name=A, priority=3)
 
 
 def test_a_name_may_also_be_a_prefix() -> None:

@@ -82,7 +82,7 @@ class Line:
         for channel in (OPEN, CLOSED):
             await self.right.subscribe_channel(self.left.node_id, channel)
         # Announcements tell the gateway who is where; until then it drops everything.
-        await self.publish_until(lambda: self.middle.mesh.gateway.forwarded > 50)
+        await self.publish_until(lambda: self.right.counters["received"]["events"] > 20)
         self.middle.watch(self.notices.append)
         return self
 
@@ -355,6 +355,34 @@ async def test_a_policy_that_this_node_does_not_understand_is_passed_on_and_not_
         assert middle.policy_hash == last.policy_hash == before
         (refused,) = [notice for notice in notices if isinstance(notice, PolicyRefused)]
         assert "from_the_future" in refused.problem
+
+
+async def test_a_policy_that_the_disk_refuses_is_fetched_again(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        first, second = await fleet(stack, tmp_path, 2)
+        second._policies._files = ReadOnly()
+        await first.apply_policy(signed(tmp_path, AFTER, 1))
+        await until(lambda: second.counters.get("refuse", {}).get("policy"))
+        service = second.live.engine.fleet_policy
+        assert service is not None
+        await until(lambda: service.version == 0)
+        assert second.policy == parse_policy(BEFORE.encode(), "old")
+        # The next offer of the neighbor.
+        second._policies._files = Files()
+        offering = first.live.engine.fleet_policy
+        assert offering is not None
+        first.live.act(lambda _engine, now, out: offering.tick(now + 1000, out))
+        await until(lambda: second.policy_version == 1)
+
+
+async def test_the_owner_of_a_file_may_not_be_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(_path: Path) -> str:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr(Path, "owner", nobody)
+    file = written(tmp_path, BEFORE)
+    async with Node.open(name="gw", psk=PSK, ephemeral=True, policy_file=file):
+        assert [row.by for row in read_history(history_of(file)).rows] == ["unknown"]
 
 
 async def test_a_caller_that_goes_away_does_not_leave_a_change_half_done(tmp_path: Path) -> None:
