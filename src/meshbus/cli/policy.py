@@ -196,6 +196,7 @@ def _utc(time: datetime | None) -> datetime | None:
 def _user() -> str:
     """Return who runs this command; behind sudo, who called it."""
     import os
-    from getpass import getuser
 
-    return os.environ.get("SUDO_USER") or getuser()
+    from meshbus.node.policies.keeper import this_user
+
+    return os.environ.get("SUDO_USER") or this_user()

@@ -13,7 +13,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from getpass import getuser
 from pathlib import Path
 from random import SystemRandom
 from types import TracebackType
@@ -87,7 +86,7 @@ from meshbus.node.peers.info import PeerInfo, info_of, name_in, node_named
 from meshbus.node.peers.meshview import MeshView
 from meshbus.node.peers.noticelog import Notice, NoticeLog
 from meshbus.node.peers.redial import DialInfo, Redialer
-from meshbus.node.policies.keeper import PolicyKeeper, Via, first_policy, settings_of
+from meshbus.node.policies.keeper import PolicyKeeper, Via, first_policy, settings_of, this_user
 from meshbus.node.replicas import replicastaff, replicaverify
 from meshbus.node.replicas.replicamember import ReplicaMember
 from meshbus.node.replicas.replicas import Replicas
@@ -789,7 +788,7 @@ class Node:
         ConfigError, and changes nothing, if the policy is not valid or this node has no `policy_file`. `by` is the user
         that the history names, by default the user of this process.
         """
-        who = getuser() if by is None else by
+        who = this_user() if by is None else by
         return await self._policies.apply(None if path is None else Path(path), by=who, via=via)
 
     # ── requests ────────────────────────────────────────────────────────────────────────────

@@ -9,15 +9,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql import SparkSession
 
 from meshbus.errors import LogError
+from meshbus.log.packets.reader import list_recorders
 from meshbus.policy.channels import Visibility
 from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.spark.io.inputs import stored
+from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.replay.records import replay_records
+from meshbus.spark.replay.replay import replay_packets
 from meshbus.spark.replay.tally import Chosen
 from tests.spark.packets import gateway_of, random_policy, read_record, record
 from tests.spark.replay.test_replay import expected, told
+from tests.spark.world import RECORDERS as WORLD_RECORDERS
+from tests.spark.world import World
 
 RECORDERS = (7, 2**63 + 9)
 
@@ -63,6 +69,20 @@ def test_rules_by_prefix_apply_to_the_names_in_the_record(folder: Path) -> None:
     by_prefix = GatewayPolicy(local_subnet=0, prefixes=(ChannelPolicy("", Visibility.GLOBAL),))
     replay = replay_records(folder, by_prefix, Chosen(RECORDERS[0]))
     assert told(replay) == expected(rows, msgspec.structs.replace(by_prefix, names=named))
+
+
+@pytest.mark.parametrize("by_prefix", [False, True])
+def test_tables_of_the_record_tell_the_same(spark: SparkSession, world: World, by_prefix: bool) -> None:
+    policy = random_policy(np.random.default_rng(99))
+    if by_prefix:
+        policy = msgspec.structs.replace(policy, channels=(), prefixes=(ChannelPolicy("", Visibility.GLOBAL),))
+    recorder = WORLD_RECORDERS[0]
+    (folder,) = [Path(log) for log in world.config.logs if recorder in list_recorders(log)]
+    of_tables = replay_packets(spark, Store(world.tables), policy, recorder=recorder)
+    of_record = replay_records(folder, policy, Chosen(recorder))
+    assert of_record.changes == of_tables.changes
+    assert (of_record.packets, of_record.changed) == (of_tables.packets, of_tables.changed)
+    assert of_record.packets > 0
 
 
 def test_nothing_was_recorded(tmp_path: Path) -> None:

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
+from getpass import getuser
 from hashlib import sha256
 from pathlib import Path
 
@@ -108,7 +110,11 @@ class PolicyKeeper:
         """Offer a signed policy to neighbors, and add a row to the history if the file changed while no node was running."""
         self._offer()
         if self._current is not None:
-            await asyncio.to_thread(self._record_start, self._current)
+            try:
+                await asyncio.to_thread(self._record_start, self._current)
+            except (ConfigError, OSError) as error:
+                # The policy is in force already; another user, who runs a command, may not write the history.
+                _logger.warning("the policy file is not in its history: %s", error)
 
     def _record_start(self, current: PolicyFile) -> None:
         history = PolicyHistory(self._file)
@@ -271,6 +277,14 @@ def _wrong_signer(issuers: tuple[bytes, ...], signer: str, source: str) -> Confi
         " `meshbus policy sign`",
         source=source,
     )
+
+
+def this_user() -> str:
+    """Return the user of this process, by name if the system knows one."""
+    try:
+        return getuser()
+    except (ImportError, KeyError, OSError):  # a container may run under an id that has no name
+        return f"user {os.getuid()}"
 
 
 def _hash(content: bytes) -> str:
