@@ -197,6 +197,6 @@ def _user() -> str:
     """Return who runs this command; behind sudo, who called it."""
     import os
 
-    from meshbus.node.policies.keeper import this_user
+    from meshbus.node.policies.history import this_user
 
     return os.environ.get("SUDO_USER") or this_user()

@@ -86,7 +86,8 @@ from meshbus.node.peers.info import PeerInfo, info_of, name_in, node_named
 from meshbus.node.peers.meshview import MeshView
 from meshbus.node.peers.noticelog import Notice, NoticeLog
 from meshbus.node.peers.redial import DialInfo, Redialer
-from meshbus.node.policies.keeper import PolicyKeeper, Via, first_policy, settings_of, this_user
+from meshbus.node.policies.history import this_user
+from meshbus.node.policies.keeper import PolicyKeeper, Via, first_policy, settings_of
 from meshbus.node.replicas import replicastaff, replicaverify
 from meshbus.node.replicas.replicamember import ReplicaMember
 from meshbus.node.replicas.replicas import Replicas

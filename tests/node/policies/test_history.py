@@ -1,5 +1,6 @@
 """The history keeps every change in order, shows when somebody edited it, and stays within its bounds."""
 
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from meshbus.errors import ConfigError
 from meshbus.log.files import Files
 from meshbus.node.policies import history as subject
-from meshbus.node.policies.history import FIRST, HistoryRow, PolicyHistory, history_of, read_history
+from meshbus.node.policies.history import FIRST, HistoryRow, PolicyHistory, history_of, read_history, this_user
 
 
 def row(number: int, changes: tuple[str, ...] = ()) -> HistoryRow:
@@ -52,6 +53,16 @@ def test_a_refused_change_is_not_the_last_that_was_applied(file: Path) -> None:
     last = PolicyHistory(file).last_applied()
     assert last is not None
     assert last.by == "user 1"
+
+
+def test_a_user_without_a_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert this_user()
+
+    def unknown() -> str:
+        raise OSError("No username set in the environment")
+
+    monkeypatch.setattr(subject, "getuser", unknown)
+    assert this_user() == f"user {os.getuid()}"
 
 
 def test_nothing_is_an_empty_history(file: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -25,7 +24,7 @@ from meshbus.node.node import Node
 from meshbus.node.peers.noticelog import Notice, PolicyChanged, PolicyRefused
 from meshbus.node.policies import keeper as subject
 from meshbus.node.policies.history import PolicyHistory, history_of, read_history
-from meshbus.node.policies.keeper import Via, this_user
+from meshbus.node.policies.keeper import Via
 from meshbus.policy.fate import Fate
 from meshbus.policy.reason import RECORDED
 from meshbus.spark.replay.records import replay_records
@@ -389,16 +388,6 @@ async def test_a_node_starts_where_it_may_not_write_the_history(
             await node.apply_policy(written(tmp_path, AFTER, "new.toml"))
         assert node.policy == parse_policy(BEFORE.encode(), "old")
     assert "the policy file is not in its history" in caplog.text
-
-
-def test_a_user_without_a_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert this_user()
-
-    def unknown() -> str:
-        raise OSError("No username set in the environment")
-
-    monkeypatch.setattr(subject, "getuser", unknown)
-    assert this_user() == f"user {os.getuid()}"
 
 
 async def test_the_owner_of_a_file_may_not_be_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

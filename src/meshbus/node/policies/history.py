@@ -12,9 +12,11 @@ A row is on the disk before the change takes effect: no change without its row.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from getpass import getuser
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -86,6 +88,14 @@ class History(NamedTuple):
 def history_of(policy_file: Path) -> Path:
     """Return where the history of a policy is."""
     return policy_file.with_name(policy_file.name + ".history")
+
+
+def this_user() -> str:
+    """Return the user of this process, by name if the system knows one."""
+    try:
+        return getuser()
+    except (ImportError, KeyError, OSError):  # a container may run under an id that has no name
+        return f"user {os.getuid()}"
 
 
 class PolicyHistory:

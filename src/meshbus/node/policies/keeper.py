@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
-from getpass import getuser
 from hashlib import sha256
 from pathlib import Path
 
@@ -277,14 +275,6 @@ def _wrong_signer(issuers: tuple[bytes, ...], signer: str, source: str) -> Confi
         " `meshbus policy sign`",
         source=source,
     )
-
-
-def this_user() -> str:
-    """Return the user of this process, by name if the system knows one."""
-    try:
-        return getuser()
-    except (ImportError, KeyError, OSError):  # a container may run under an id that has no name
-        return f"user {os.getuid()}"
 
 
 def _hash(content: bytes) -> str:
