@@ -205,7 +205,7 @@ SERVICES: tuple[Row, ...] = (
         optional=True,
         reliable=True,
         needs=Subprotocol.RELIABLE,
-        cost_us=30,
+        cost_us=20,
     ),
     # Last: a goodbye must not overtake what the others still have to say.
     Row(Presence, Subprotocol.PRESENCE, "presence", profile=True, cost_us=25),
