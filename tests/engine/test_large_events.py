@@ -12,6 +12,7 @@ import pytest
 from meshbus.engine.base.notices import Replied, Requested, RequestFailed
 from meshbus.engine.session.negotiate import Profile
 from meshbus.engine.settings import GatewayConfig
+from meshbus.engine.streams.partslice import SLICE_PARTS
 from meshbus.engine.streams.reorder import DEFAULT_BUDGET
 from meshbus.engine.streams.traffic import LARGE_FLIGHT
 from meshbus.errors import LocalProtocolError, PartialDelivery
@@ -133,6 +134,25 @@ def test_frames_do_not_hold_up_poses() -> None:
     for share in (0.5, 0.99):
         place = int(share * 600) - 1
         assert beside[place] <= 2 * alone[place]
+
+
+def test_a_frame_for_many_subscribers_leaves_in_slices() -> None:
+    net = FakeNet(8)
+    hub, *viewers = (net.create(name) for name in ("hub", *(f"viewer{number}" for number in range(12))))
+    for viewer in viewers:
+        meet(hub, viewer)
+        subscribed(viewer, hub)
+    tap, frame = Wiretap(net), random.Random(8).randbytes(200_000)
+
+    def parts() -> int:
+        return sum(header.event_count == 0 for viewer in viewers for header in tap.data(hub, viewer))
+
+    hub.publish(CHANNEL, [frame])
+    assert parts() == SLICE_PARTS, "the first call does not send what the windows of all allow"
+    net.run(for_s=0.02)
+    assert parts() == 12 * 25
+    net.run(for_s=1)
+    assert [viewer.payloads(CHANNEL) for viewer in viewers] == 12 * [[frame]]
 
 
 def test_small_events_of_a_best_effort_channel_overtake_a_large_one() -> None:
