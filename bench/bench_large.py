@@ -24,6 +24,7 @@ from bench.harness import Cell, Table
 from bench.large.receiver import CHANNEL, CHANNELS, PSK
 from bench.large.robot import FRAMES, POSES
 from meshbus.node.channels.subscription import Subscription
+from meshbus.node.driving.warmup import warm
 from meshbus.node.node import Node
 
 SIZES = (1 << 20, 16 << 20, 64 << 20)
@@ -42,6 +43,7 @@ Send = Callable[[bytes], Awaitable[object]]
 def run(quick: bool) -> Iterator[Table]:
     """Measure throughput, then the delay of poses."""
     rounds = 1 if quick else 3
+    warm()
     yield asyncio.run(_throughput(rounds, VOLUME // 4 if quick else VOLUME))
     yield asyncio.run(_poses(rounds, 5.0 if quick else 12.0))
 

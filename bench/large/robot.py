@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 
 from bench.child import serve
 from bench.large.receiver import PSK
+from meshbus.node.driving.warmup import warm
 from meshbus.node.node import Node
 
 POSE_HZ, FRAME_HZ = 100, 5
@@ -65,4 +66,5 @@ def _time() -> bytes:
 
 
 if __name__ == "__main__":
+    warm()
     asyncio.run(serve(Robot(sys.argv[1])))

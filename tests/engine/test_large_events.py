@@ -44,8 +44,7 @@ def mixed(rng: random.Random, count: int) -> list[bytes]:
 # ── every event, byte for byte ──────────────────────────────────────────────────────────────
 
 
-@for_each_seed(range(12))
-def test_large_and_small_events_arrive_in_order_through_loss(seed: int) -> None:
+def assert_large_and_small_arrive_in_order_through_loss(seed: int) -> None:
     rng = random.Random(seed)
     net, left, right = pair(seed, path=BAD, left={"max_payload": rng.choice([1300, 8090])})
     subscribed(right, left)
@@ -65,6 +64,11 @@ def test_large_and_small_events_arrive_in_order_through_loss(seed: int) -> None:
     numbers = [batch.pub_seq + n for batch in right.events if batch.channel == CHANNEL for n in range(len(batch))]  # type: ignore[operator]
     assert [b - a for a, b in pairwise(numbers)] == [1] * (len(events) - 1)
     assert (len(right.engine.large), right.engine.large.nbytes) == (0, 0)
+
+
+@for_each_seed(range(12))
+def test_large_and_small_events_arrive_in_order_through_loss(seed: int) -> None:
+    assert_large_and_small_arrive_in_order_through_loss(seed)
 
 
 def through_loss(size: int, seed: int = 5) -> None:
@@ -292,8 +296,9 @@ def test_a_sender_that_gives_up_leaves_no_event_behind() -> None:
 # ── relays, gateways, requests ──────────────────────────────────────────────────────────────
 
 
-def test_large_events_pass_a_relay_and_a_gateway_under_its_rules() -> None:
-    net = FakeNet(6)
+@pytest.mark.parametrize("path", [FakePath(), BAD], ids=["good", "bad"])
+def test_large_events_pass_a_relay_and_a_gateway_under_its_rules(path: FakePath) -> None:
+    net = FakeNet(6, path=path)
     gateway = net.create("gateway", gateway=GatewayConfig())
     registry = ChannelConfigRegistry()
     for name, visibility in (("open", Visibility.GLOBAL), ("closed", Visibility.SUBNET_LOCAL)):
