@@ -114,7 +114,7 @@ def pose_delays(*, frames: bool) -> list[float]:
         subscribed(hub, robot, POSES)
         subscribed(hub, robot, f"frames/{robot.name}")
     net.run(for_s=1.0)
-    frame, sent, delays, began = bytes(200_000), {}, [], net.clock.now
+    frame, sent, delays, began, seen = bytes(200_000), {}, [], net.clock.now, len(hub.events)
     for tick in range(300):
         for robot in robots:
             if frames and tick % 20 == 0:
@@ -124,7 +124,9 @@ def pose_delays(*, frames: bool) -> list[float]:
             robot.publish(POSES, [pose])
         for _ in range(10):
             net.run(for_s=0.001)
-            delays += [net.clock.now - sent.pop(pose) for pose in hub.payloads(POSES) if pose in sent]
+            arrived = [pose for batch in hub.events[seen:] if batch.channel == POSES for pose in batch.payloads()]
+            delays += [net.clock.now - sent.pop(pose) for pose in arrived]
+            seen = len(hub.events)
     net.run(for_s=1.0)
     assert net.clock.now - began > 3.0
     assert len(hub.payloads(POSES)) == 600
