@@ -19,7 +19,7 @@ from tests.interop.tap import Tap
 from tests.interop.versions import install
 
 LOSS = 0.02
-SIZE = 200
+SIZE = 1000
 STREAM = 77
 SILENCE_S = 10.0
 """After this time nothing more comes: longer than the pauses between the tries of every version (dialects.md §1)."""

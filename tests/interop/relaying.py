@@ -74,5 +74,5 @@ async def meet_behind(lab: Lab) -> tuple[Node, Node, RealPeer, Tap]:
 async def send_to_it(near: Node, far: RealPeer, events: list[bytes]) -> None:
     """Send events to a real node, and check that it has them."""
     near.send(far.node_id, *events)
-    received = await asyncio.to_thread(far.collect, len(events), 30.0)
-    assert [event.raw.encode() for event in received] == events
+    received = [event.raw.encode() for event in await asyncio.to_thread(far.collect, len(events), 10.0)]
+    assert received == events, f"{len(received)} of {len(events)} events arrived"

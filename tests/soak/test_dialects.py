@@ -78,5 +78,14 @@ async def test_our_reliable_channel_survives_loss(version: str) -> None:
 
 async def test_every_version_passes_the_checks_of_the_matrix() -> None:
     rows = await matrix.run(versions.VERSIONS)
-    failed = {version: row.results for version, row in rows.items() if set(sum(row.results.values(), ())) != {WORKS}}
+    failed = {
+        (version, name): both
+        for version, row in rows.items()
+        for name, both in row.results.items()
+        # Levels A and B send what belongs to a session through a relay without a routing header.
+        if set(both) != {WORKS} and not (name.startswith("our relay") and row.level[0] in "AB")
+    }
     assert failed == {}
+    assert {row.lossy[1] for version, row in rows.items() if row.level[0] != "A"} == {"each once"}
+    assert {row.lossy[0] for version, row in rows.items() if row.level[0] == "C"} == {"each once"}
+    assert not [version for version, row in rows.items() if row.level[0] == "B" and "each once" not in row.lossy[0]]
