@@ -104,6 +104,7 @@ TESTS = {
     "admin_clients": "node/test_unix.py::test_clients_beyond_the_limit_are_refused",
     "zmq_connections": "edge/test_endpoint.py::test_unfinished_handshakes_do_not_keep_others_out",
     "zmq_queue": "edge/test_queue.py::test_the_newest_is_dropped_at_the_high_water_mark",
+    "zmq_changes": "edge/test_hub.py::test_collected_changes_are_bounded",
     "zmq_ids": "edge/test_hub.py::test_the_ids_that_left_longest_ago_are_forgotten_first",
     "zmq_prefixes": "edge/test_hub.py::test_a_peer_holds_as_much_as_it_may",
     "bridge_demands": "edge/test_egress.py::test_the_number_of_prefixes_requested_from_the_mesh_is_limited",
