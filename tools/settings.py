@@ -62,7 +62,7 @@ NODE = (
     ),
     Section("`[[peers]]`", "One entry for each node to connect to.", PeerEntry),
     Section("`[[subscriptions]]`", "One entry for each standing subscription.", SubscriptionEntry),
-    Section("`[web]`", "Metrics and health over HTTP.", WebEntry),
+    Section("`[web]`", "A live page, metrics and health over HTTP.", WebEntry),
     Section("`[[edge]]`", "One entry for each bridge to ZeroMQ applications.", EdgeEntry),
     Section("`[[exports]]`", "One entry for each exported channel of a gateway.", ExportEntry),
     Section("`[[subnet_rules]]`", "Rules that assign peers to subnets; the first match wins.", SubnetRule),

@@ -408,7 +408,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     admin_socket: Socket = "auto"
     """Unix socket on which `meshbus up` accepts local commands: a path, `auto`, or empty for none."""
     web: WebEntry | None = None
-    """Metrics and health over HTTP, as the table `[web]`; `meshbus up` serves them. None by default."""
+    """A live page, metrics and health over HTTP, as the table `[web]`; `meshbus up` serves them. None by default."""
     default_subnet: SubnetId = SubnetId.GLOBAL
     """Subnet of peers that no subnet rule matches."""
     accept: tuple[NodeId, ...] = ()
