@@ -12,6 +12,7 @@ const BAD = ["failed", "away", "silent"];
 const at = (id) => document.getElementById(id);
 const column = (title, value, write = text, more = {}) => ({ title, value, write, ...more });
 const number = (title, value, write = count) => column(title, value, write, { number: true });
+const remark = (title, value) => column(title, value, (found) => found ?? "", { wide: true });
 const state = (title, value, mark) => column(title, value, text, { mark: (row) => `state ${mark(row)}` });
 
 const TABLES = [
@@ -29,7 +30,7 @@ const TABLES = [
       column("dialect", (row) => row.dialect),
       number("failed tries", (row) => row.tries, (value) => (value === null ? "" : count(value))),
       column("next try", (row) => row.next_try_s, (value) => (value === null ? "" : seconds(value))),
-      column("last problem", (row) => row.problem, (value) => value ?? ""),
+      remark("last problem", (row) => row.problem),
       column("id", (row) => row.node_id),
     ],
   },
@@ -63,7 +64,7 @@ const TABLES = [
       column("reason", (row) => row.why),
       number("count", (row) => row.count),
       number("per second", (row) => row.per_s, rate),
-      column("meaning", (row) => row.sentence),
+      column("meaning", (row) => row.sentence, text, { wide: true }),
     ],
   },
   {
@@ -81,7 +82,7 @@ const TABLES = [
       number("not on disk yet", (row) => row.unsynced),
       number("refused by the disk", (row) => row.refused),
       number("failed upkeep", (row) => row.failures),
-      column("waits for", (row) => row.waits, (value) => value ?? ""),
+      remark("waits for", (row) => row.waits),
     ],
   },
   {
@@ -99,7 +100,7 @@ const TABLES = [
       number("not on a majority", (row) => Math.max(row.tail - row.committed, 0)),
       column("lag of members", (row) => row.members, (members) => members.map(member).join(", ")),
       column("not heard for", (row) => row.silence_s, seconds),
-      column("waits for", (row) => row.waits, (value) => value ?? ""),
+      remark("waits for", (row) => row.waits),
     ],
   },
   {
@@ -132,7 +133,7 @@ const TABLES = [
       number("failures", (row) => row.errors),
       column("reads", (row) => row.inputs.join(", ")),
       column("publishes", (row) => row.output, (value) => value ?? ""),
-      column("problem", (row) => row.problem, (value) => value ?? ""),
+      remark("problem", (row) => row.problem),
     ],
   },
 ];

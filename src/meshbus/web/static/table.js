@@ -4,7 +4,7 @@ import { UNKNOWN } from "./format.js";
 
 export class Table {
   // `spec` has id, title, about (a sentence), none (what an empty table says), absent (what null means), key(row) and
-  // columns: {title, value(row), write(value), number, mark(row)}.
+  // columns: {title, value(row), write(value), number, wide, mark(row)}.
   constructor(spec, parent) {
     this.spec = spec;
     this.rows = new Map();
@@ -88,7 +88,7 @@ export class Table {
     if (!line) {
       line = make(null, "tr", { "data-key": key });
       for (const column of this.spec.columns) {
-        const cell = make(line, "td", { class: column.number ? "number" : "" });
+        const cell = make(line, "td", { class: column.number ? "number" : column.wide ? "wide" : "" });
         make(cell, "span");
       }
       this.rows.set(key, line);
