@@ -238,7 +238,7 @@ class Node:
             counters=counters,
         )
         live = Live(engine, Driver(engine, socket, self._on_output, self.config.poll_us / 1e6))
-        if self.config.web is not None:
+        if self.config.web is not None or self.config.otel is not None:
             live.measure()
         return live
 
