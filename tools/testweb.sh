@@ -20,9 +20,7 @@ apt() {
 
 : >"$log"
 missing=
-for program in prometheus promtool; do
-    command -v "$program" >/dev/null || missing="$missing prometheus"
-done
+{ command -v prometheus && command -v promtool; } >/dev/null || missing=' prometheus'
 command -v chromium >/dev/null || command -v chromium-browser >/dev/null || missing="$missing chromium fonts-liberation"
 if [ -n "$missing" ]; then
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
