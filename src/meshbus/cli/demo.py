@@ -65,7 +65,7 @@ def demo(
     """
     import asyncio
 
-    from meshbus.cli.extras import SPARK, needs
+    from meshbus.cli.extras import REPORT, SPARK, needs
     from meshbus.demo.roles import write_files
     from meshbus.errors import ConfigError
     from meshbus.spark.run.java import find_java
@@ -74,6 +74,7 @@ def demo(
         raise ConfigError("--seconds", f"must be in (0, {MAX_SECONDS:g}], got {seconds:g}")
     # Before the fleet runs: whoever lacks a package should not learn it after a minute.
     needs(SPARK, "spark")
+    needs(REPORT, "report")
     find_java()
     with _ended_by_signals():
         files = write_files(_fresh(folder))
@@ -196,12 +197,11 @@ def _show_gold(files: FleetFiles, found: Found) -> None:
     """Show the gold tables, with names in place of ids."""
     from meshbus.policy.reason import RECORDED
     from meshbus.spark.lake.tablestore import Store
-    from meshbus.spark.run.report import rows_of
 
     sentences = {reason.word: reason.sentence for reason in RECORDED.values()}
 
     for name, (about, columns) in _GOLD.items():
-        rows = [_named(files, row) for row in rows_of(Store(found.tables), name)]
+        rows = [_named(files, row) for row in Store(found.tables).rows(name)]
         _title(name, about)
         show_table(sorted(rows, key=lambda row: [str(row[column]) for column in columns]), columns)
         for reason in sorted({row["reason"] for row in rows if "reason" in row}):

