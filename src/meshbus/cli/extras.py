@@ -27,6 +27,10 @@ PACKAGES = {
 
 SPARK = ("pyspark", "pyarrow")
 """What Spark and its Python workers need; Java may also come from elsewhere."""
+ARROW = ("pyarrow",)
+"""What reading packet records needs."""
+WEB = ("prometheus_client", "starlette", "uvicorn")
+"""What the web server of a node needs."""
 REPORT = ("altair", "vl_convert", "pyarrow")
 """What the figures of a report need."""
 
