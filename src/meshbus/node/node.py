@@ -82,9 +82,9 @@ from meshbus.node.logs.pageserver import PageServer
 from meshbus.node.logs.recording import Recording, start_recording, stop_recording
 from meshbus.node.options import NodeOptions
 from meshbus.node.peers.dialing import Connecting, Dialer, Target
-from meshbus.node.peers.info import PeerInfo, info_of, name_in, node_named
+from meshbus.node.peers.info import GATEWAY_KEY, PeerInfo, info_of, name_in, node_named
 from meshbus.node.peers.meshview import MeshView
-from meshbus.node.peers.noticelog import Notice, NoticeLog
+from meshbus.node.peers.noticelog import Notice, NoticeLog, PolicyChanged
 from meshbus.node.peers.redial import DialInfo, Redialer
 from meshbus.node.policies.history import this_user
 from meshbus.node.policies.keeper import PolicyKeeper, Via, first_policy, settings_of
@@ -170,6 +170,8 @@ class Node:
         self._tokens = list(config.load_tokens())
         self._subscribers = Subscribers()
         self._notices = NoticeLog()
+        self._announced = CapabilitySet(), False
+        """What the application announced last, and whether this node was a gateway then."""
         self._names: BoundedMap[int, str] = BoundedMap(MAX_NAMES, self._forget_name)
         self._received_events = self._received_bytes = 0
         self._parts: _Parts | None = None
@@ -247,7 +249,7 @@ class Node:
             counters=counters,
         )
         live = Live(engine, Driver(engine, socket, self._on_output, self.config.poll_us / 1e6))
-        if self.config.web is not None:
+        if self.config.web is not None or self.config.otel is not None:
             live.measure()
         return live
 
@@ -611,9 +613,15 @@ class Node:
         self.live.act(lambda engine, now, out: engine.send(node_id, payloads, now, out))
 
     def announce(self, capabilities: CapabilitySet) -> None:
-        """Announce what this node can do, to its peers and to those that connect later; the configured name is added."""
+        """Announce what this node can do, to its peers and to those that connect later; the configured name is added.
+
+        A gateway adds that it is one.
+        """
+        self._announced = capabilities, self.mesh.is_gateway
         if self.config.name is not None:
             capabilities = capabilities.with_metadata(NAME_KEY, self.config.name)
+        if self.mesh.is_gateway:
+            capabilities = capabilities.with_metadata(GATEWAY_KEY, "true")
         if self._opened.replicas is not None:
             capabilities = capabilities.with_tags(self._opened.replicas.tags())
         self.live.act(lambda engine, now, out: engine.announce(capabilities, now, out))
@@ -865,6 +873,8 @@ class Node:
                 raise
 
     def _notice(self, event: Notice) -> None:
+        if isinstance(event, PolicyChanged) and self.mesh.is_gateway != self._announced[1]:
+            self.announce(self._announced[0])
         if isinstance(event, SlowConsumer):
             self.live.engine.counters.add("slow_consumer", "inbox" if event.subscription == INBOX else "subscription")
         self._notices.add(event)
