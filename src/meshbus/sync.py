@@ -711,7 +711,10 @@ class Node:
         self._running.call(lambda: self._node.send(node_id, *events))
 
     def announce(self, capabilities: CapabilitySet) -> None:
-        """Announce what this node can do, to its peers and to those that connect later; the configured name is added."""
+        """Announce what this node can do, to its peers and to those that connect later; the configured name is added.
+
+        A gateway adds that it is one.
+        """
         self._running.call(lambda: self._node.announce(capabilities))
 
     def announce_chain(self, chain: int | str, *, tip: int | None = None) -> None:
