@@ -72,6 +72,10 @@ class IntakeRig:
         self.found.append(("stranger", source, packet))
         return False
 
+    def on_new_keys(self, peer: Peer, _now: float, _out: Output) -> None:
+        peer.link.turned = False
+        self.found.append(("new keys", peer.node_id))
+
     def on_heartbeat(self, peer: Peer, _now: float, _out: Output) -> None:
         self.found.append(("heartbeat", peer.node_id))
 
