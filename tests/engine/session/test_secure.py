@@ -9,6 +9,7 @@ from meshbus.engine.base.notices import Negotiated, PeerInsecure, PeerSecured
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session import pins as pins_module
 from meshbus.engine.session.link import IN_THE_CLEAR
+from meshbus.engine.session.negotiate import Profile
 from meshbus.engine.session.peer import MAX_HELD
 from meshbus.engine.session.secure import OVERLAP_S
 from meshbus.engine.settings import HandshakeConfig, SecureConfig, SecureMode
@@ -125,6 +126,20 @@ def test_a_plain_peer_notices_nothing() -> None:
     assert right.payloads(CHANNEL) == [SECRET]
     assert not left.happened(PeerInsecure)
     assert Subprotocol.SECURE not in {packet.header.subprotocol_id for packet in net.read}
+
+
+def test_peers_that_are_configured_as_plain_stay_plain_whatever_they_announce() -> None:
+    net = FakeNet()
+    left, right = two(net)
+    for node, other in ((left, right), (right, left)):
+        node.engine.negotiator.configure(other.node_id, Profile.PLAIN)
+    left.connect(right, profile=Profile.PLAIN)
+    net.run(for_s=1)
+    subscribed(right, left)
+    left.publish(CHANNEL, [SECRET])
+    net.run(for_s=PATIENCE_S + 1)
+    assert right.payloads(CHANNEL) == [SECRET]
+    assert not left.happened(PeerInsecure)
 
 
 # ── somebody in the middle, with the mesh key ───────────────────────────────────────────────

@@ -141,7 +141,9 @@ class Secure(Service):
     def vouched(self, peer: Peer, now: float, out: Output) -> None:
         """Hold data for a peer whose signed announcement says that it uses secure sessions."""
         session = self._sessions.get(peer.node_id)
-        if session is not None and _TAG in peer.claims.capabilities.tags:
+        # A peer that is configured as plain will not be asked, whatever it announces.
+        speaks = _TAG in peer.claims.capabilities.tags and not self._negotiator.never(peer)
+        if session is not None and speaks:
             self._hold(peer, session, now)
 
     def agreed(self, peer: Peer, now: float, out: Output) -> None:
