@@ -42,6 +42,8 @@ def _throughput(quick: bool) -> Table:
         offsets = np.arange(count + 1, dtype=np.int64) * size
         data = np.zeros(count * size, np.uint8)
         pairs = {name: Pair(window=4 << 20, reliable=True, secure=name == "secure") for name in ("plain", "secure")}
+        for name, pair in pairs.items():
+            assert [peer.link.epoch for peer in pair.sender.peers] == [name == "secure"]
         cases = {name: (partial(pair.publish, offsets, data), count) for name, pair in pairs.items()}
         found = compare(cases, seconds=1.0 if quick else 6.0, rounds=9 if quick else 31)
         assert all(pair.events for pair in pairs.values())

@@ -1,14 +1,11 @@
 """Somebody between the nodes of a fake network who has the mesh key: listens, and changes or drops what he can read.
 
-The hash of a 0.23 handshake is computed from what passes on the wire and the mesh key alone (transport.md §19), by other
-code than that of nodes.
+The hash of a 0.23 handshake is computed from what passes on the wire and the mesh key alone (tests/eavesdrop.py).
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
-from hashlib import blake2s
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,8 +17,7 @@ from meshbus.wire.datagram import DatagramKind, classify
 from meshbus.wire.header import Header, aad_of, pack_header, unpack_header
 from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.seal import Opener
-
-_PROTOCOL = b"Noise_NKpsk0_25519_ChaChaPoly_BLAKE2s"
+from tests.eavesdrop import End, handshake_hash
 
 
 class Read(NamedTuple):
@@ -100,21 +96,11 @@ class TappedNet(FakeNet):
         if first is None or dest not in self.nodes:
             self._firsts[source, dest] = message
             return
-        hashed = self._hash(self.nodes[dest], self.nodes[source], first, message)
+        ends = [End(node.node_id, node.engine.public_key) for node in (self.nodes[dest], self.nodes[source])]
+        hashed = handshake_hash(PSK, *ends, first, message)
         for sender, role in ((source, Role.INITIATOR), (dest, Role.RESPONDER)):
             keys = derive_keys(hashed, role)
             self._keys[keys.session_id, sender] = Opener(keys)
-
-    def _hash(self, initiator: FakeNode, responder: FakeNode, first: bytes, second: bytes) -> bytes:
-        name = blake2s(_PROTOCOL).digest()
-        routing = [(end.node_id & 0xFFFFFFFF).to_bytes(8, "little") for end in (initiator, responder)]
-        secret = hmac.digest(name, PSK, blake2s)
-        mixed = hmac.digest(secret, hmac.digest(secret, b"\x01", blake2s) + b"\x02", blake2s)
-        state = name
-        parts = (b"net-handshake-v1" + b"".join(routing), responder.engine.public_key, mixed)
-        for part in (*parts, first[:32], first[32:], second[:32], second[32:]):
-            state = blake2s(state + part).digest()
-        return state
 
 
 def frames(payload: bytes) -> list[bytes]:
