@@ -230,7 +230,8 @@ class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Set it to false for a plain net-mesh node that waits in `accept`, which only answers a direct handshake."""
     profile: Profile = Profile.AUTO
     """Whether to use the meshbus extensions with it: `auto` if it announces them, `meshbus` without waiting for the
-    announcement, `plain` never."""
+    announcement, `plain` never. Two meshbus nodes must both say `plain`, or one of them `secure = "off"`: otherwise one
+    waits for the secure session that the other announces."""
 
     def __post_init__(self) -> None:
         if self.node_id is None:
