@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 TESTS = {
+    "held_messages": "engine/session/test_secure.py::test_messages_that_wait_are_bounded",
+    "secure_pins": "engine/session/test_secure.py::test_pins_that_find_no_room_leave_sessions_secure",
     "held_packets": "engine/session/test_candidate.py::test_kept_packets_are_bounded_for_one_and_for_all",
     "peers": "engine/session/test_handshake.py::test_a_host_that_proves_many_names_fills_its_own_room_only",
     "unproved_peers": "engine/session/test_handshake.py::test_peers_that_were_never_proved_are_few_and_the_oldest_go",

@@ -47,7 +47,7 @@ from meshbus.config.web import WebEntry
 from meshbus.engine.replicas.base import ReplicaSettings
 from meshbus.engine.replicas.records import Acks
 from meshbus.engine.session.negotiate import Profile
-from meshbus.engine.settings import NamedChannels
+from meshbus.engine.settings import NamedChannels, SecureMode
 from meshbus.errors import ConfigError, MeshError
 from meshbus.keyfile import load_or_create, load_psk, load_tokens
 from meshbus.log.durability import Fsync, LogConfig, Retention, Tiering
@@ -230,7 +230,8 @@ class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Set it to false for a plain net-mesh node that waits in `accept`, which only answers a direct handshake."""
     profile: Profile = Profile.AUTO
     """Whether to use the meshbus extensions with it: `auto` if it announces them, `meshbus` without waiting for the
-    announcement, `plain` never."""
+    announcement, `plain` never. Two meshbus nodes must both say `plain`, or one of them `secure = "off"`: otherwise one
+    waits for the secure session that the other announces."""
 
     def __post_init__(self) -> None:
         if self.node_id is None:
@@ -332,6 +333,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     default is a quarter of that buffer."""
     profile: bool = True
     """Offer the meshbus extensions of the 0.23 protocol to other meshbus nodes."""
+    secure: SecureMode = SecureMode.AUTO
+    """Keys that other holders of the mesh key cannot compute, for sessions with meshbus nodes: `auto` (with every node that
+    announces it; one that did it once is refused without it), `require` (no data to and from other nodes), or `off`."""
+    pins: Path | None = None
+    """File with the nodes that were seen secure; by default beside the identity file, and none for an ephemeral node."""
     log_dir: Path | None = None
     """Directory of the channel logs; published and received events are logged separately."""
     record_packets: bool = False
@@ -436,6 +442,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 "policy_file", "required because policy_issuers is set; set it to the file for the policy"
             )
+        if self.secure is SecureMode.REQUIRE and not self.profile:
+            raise ConfigError("secure", "'require' needs the meshbus profile; set profile = true, or secure = \"off\"")
 
     def _check_only_in_file(self) -> None:
         """Refuse what belongs to the policy, if that is in a file of its own."""
@@ -555,6 +563,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     def load_identity(self) -> Identity:
         """Load the identity file, creating it on first use; generate a new identity if `ephemeral` is set."""
         return Identity.generate(os.urandom) if self.ephemeral else load_or_create(self.identity or default_identity())
+
+    def pins_path(self) -> Path | None:
+        """Return the file of pins, or None if they are kept in memory only."""
+        if self.pins is not None or self.ephemeral:
+            return self.pins
+        identity = self.identity or default_identity()
+        return identity.with_name(f"{identity.stem}.pins.toml")
 
     def load_psk(self) -> bytes:
         """Return the mesh key. Raises ConfigError if none is configured."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from meshbus.compute.coordination import IDS as COORDINATED
 from meshbus.config.node import NodeConfig, Unknown
@@ -15,6 +16,7 @@ from meshbus.engine.settings import (
     NatConfig,
     OpaqueMode,
     PolicySettings,
+    SecureConfig,
 )
 from meshbus.errors import LocalProtocolError
 from meshbus.names.identity import KEY_BYTES
@@ -38,9 +40,10 @@ def engine_settings(
     psk: bytes,
     receive_buffer: int = BUFFER_BYTES,
     bound: object = None,
+    pins: Mapping[int, bytes] | None = None,
     policy: PolicySettings | None = None,
 ) -> EngineSettings:
-    """Return the engine's settings for a configuration, for the receive buffer and address that were granted.
+    """Return the engine's settings for a configuration, what the system granted it, and the pins of earlier runs.
 
     The policy is the one that the node starts with; by default nothing is restricted.
     """
@@ -61,6 +64,7 @@ def engine_settings(
         announce=AnnounceConfig(channels=config.announce_channels),
         directory=DirectoryConfig(require_signed=config.require_signed_announcements),
         nat=NatConfig(bind=numeric(bound), public_address=numeric(config.public_address)),
+        secure=SecureConfig(mode=config.secure, pins=pins or {}),
         opaque=OpaqueMode.COMPATIBLE if config.unknown_subprotocols is Unknown.DELIVER else OpaqueMode.STRICT,
         ack_timeout_s=config.membership_ack_timeout_s,
         max_channels_per_peer=config.max_channels_per_peer,
