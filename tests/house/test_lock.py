@@ -58,6 +58,7 @@ def test_the_run_lock_holds_the_project_at_allowed_versions() -> None:
         *project["project"]["dependencies"],
         *extras["arrow"],
         *extras["fast"],
+        *extras["report"],
         *project["build-system"]["requires"],
     ]
     pins = _pins(RUN)
@@ -85,7 +86,13 @@ def test_every_extra_is_imported_somewhere() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     source = "\n".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
     indirect = {"pandas": "pyspark imports it"}
-    spelled = {"prometheus-client": "prometheus_client", "protobuf": "google.protobuf"}
+    spelled = {
+        "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
+        "opentelemetry-sdk": "opentelemetry.sdk",
+        "prometheus-client": "prometheus_client",
+        "protobuf": "google.protobuf",
+        "vl-convert-python": "vl_convert",
+    }
     unused = [
         f"{extra}: {name}"
         for extra, texts in extras.items()

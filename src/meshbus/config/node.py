@@ -1,7 +1,8 @@
 """Settings of a node, from a file, the environment and arguments. Later sources override earlier ones.
 
-A file is TOML with the field names of `NodeConfig` as flat keys, `[metadata]` and `[web]` as tables, and `[[channels]]`,
-`[[peers]]`, `[[subscriptions]]`, `[[edge]]`, `[[daemons]]`, `[[subnet_rules]]`, `[[level_rules]]`, `[[exports]]` as lists of tables.
+A file is TOML with the field names of `NodeConfig` as flat keys, `[metadata]`, `[web]` and `[otel]` as tables, and
+`[[channels]]`, `[[peers]]`, `[[subscriptions]]`, `[[edge]]`, `[[daemons]]`, `[[subnet_rules]]`, `[[level_rules]]`, `[[exports]]` as lists of
+tables.
 The environment variable for `heartbeat_s` is `MESHBUS_HEARTBEAT_S`, the argument is `heartbeat_s=`. Relative paths in a
 file are relative to the file. Unknown keys and invalid values raise ConfigError, which names the key and its source.
 config/loader.py reads the sources, config/spelling.py parses addresses, keys and the like, and keyfile.py reads files
@@ -22,6 +23,7 @@ import msgspec
 from meshbus.config.daemon import DaemonEntry
 from meshbus.config.edge import EdgeEntry
 from meshbus.config.loader import Setting, build, read_arguments, read_environment, read_file
+from meshbus.config.otel import OtelEntry
 from meshbus.config.spelling import (
     READERS,
     Bytes,
@@ -44,7 +46,7 @@ from meshbus.config.web import WebEntry
 from meshbus.engine.replicas.base import ReplicaSettings
 from meshbus.engine.replicas.records import Acks
 from meshbus.engine.session.negotiate import Profile
-from meshbus.engine.settings import GatewayConfig, NamedChannels
+from meshbus.engine.settings import GatewayConfig, NamedChannels, SecureMode
 from meshbus.errors import ChannelError, ConfigError, MeshError
 from meshbus.keyfile import load_or_create, load_psk, load_tokens
 from meshbus.log.durability import Fsync, LogConfig, Retention, Tiering
@@ -391,6 +393,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     default is a quarter of that buffer."""
     profile: bool = True
     """Offer the meshbus extensions of the 0.23 protocol to other meshbus nodes."""
+    secure: SecureMode = SecureMode.AUTO
+    """Keys that other holders of the mesh key cannot compute, for sessions with meshbus nodes: `auto` (with every node that
+    announces it; one that did it once is refused without it), `require` (no data to and from other nodes), or `off`."""
+    pins: Path | None = None
+    """File with the nodes that were seen secure; by default beside the identity file, and none for an ephemeral node."""
     log_dir: Path | None = None
     """Directory of the channel logs; published and received events are logged separately."""
     record_packets: bool = False
@@ -408,7 +415,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     admin_socket: Socket = "auto"
     """Unix socket on which `meshbus up` accepts local commands: a path, `auto`, or empty for none."""
     web: WebEntry | None = None
-    """Metrics and health over HTTP, as the table `[web]`; `meshbus up` serves them. None by default."""
+    """A live page, metrics and health over HTTP, as the table `[web]`; `meshbus up` serves them. None by default."""
+    otel: OtelEntry | None = None
+    """Where metrics are sent by OpenTelemetry, as the table `[otel]`; `meshbus up` sends them. Nowhere by default."""
     default_subnet: SubnetId = SubnetId.GLOBAL
     """Subnet of peers that no subnet rule matches."""
     accept: tuple[NodeId, ...] = ()
@@ -491,6 +500,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         # Both raise ConfigError for invalid entries, with the key.
         self.capabilities()
         self.channel_registry()
+        if self.secure is SecureMode.REQUIRE and not self.profile:
+            raise ConfigError("secure", "'require' needs the meshbus profile; set profile = true, or secure = \"off\"")
 
     def _check_daemons(self) -> None:
         if self.daemons_dir is None and self.daemons:
@@ -598,6 +609,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             daemons_dir=None,
             daemons=(),
             web=None,
+            otel=None,
         )
 
     def subnet_policy(self) -> Assignment | None:
@@ -622,6 +634,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     def load_identity(self) -> Identity:
         """Load the identity file, creating it on first use; generate a new identity if `ephemeral` is set."""
         return Identity.generate(os.urandom) if self.ephemeral else load_or_create(self.identity or default_identity())
+
+    def pins_path(self) -> Path | None:
+        """Return the file of pins, or None if they are kept in memory only."""
+        if self.pins is not None or self.ephemeral:
+            return self.pins
+        identity = self.identity or default_identity()
+        return identity.with_name(f"{identity.stem}.pins.toml")
 
     def load_psk(self) -> bytes:
         """Return the mesh key. Raises ConfigError if none is configured."""

@@ -61,7 +61,7 @@ class Files:
 
     def write(self, handle: int, parts: Sequence[Part], at: int) -> int:
         """Write all parts one after the other at an offset and return the offset after them."""
-        total = sum(map(len, parts))
+        total = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         done = self.write_some(handle, parts, at)
         if done < total:  # rare: write the rest as one buffer, in as many calls as needed
             rest = memoryview(b"".join(parts))
@@ -71,7 +71,7 @@ class Files:
 
     def write_some(self, handle: int, parts: Sequence[Part], at: int) -> int:
         """Write as much as the system accepts in one call and return the number of bytes."""
-        return os.pwritev(handle, parts, at)
+        return os.pwrite(handle, parts[0], at) if len(parts) == 1 else os.pwritev(handle, parts, at)
 
     def reserve(self, handle: int, at: int, size: int) -> bool:
         """Reserve disk space after an offset without changing the size of the file; return whether that worked."""

@@ -12,10 +12,11 @@ from typing import Any, TypeAlias, TypedDict
 from meshbus.config.daemon import DaemonEntry
 from meshbus.config.edge import EdgeEntry
 from meshbus.config.node import ChannelEntry, ExportEntry, PeerEntry, Unknown, UnknownChannels, Unlisted
+from meshbus.config.otel import OtelEntry
 from meshbus.config.spelling import Endpoint
 from meshbus.config.subscription import SubscriptionEntry
 from meshbus.config.web import WebEntry
-from meshbus.engine.settings import NamedChannels
+from meshbus.engine.settings import NamedChannels, SecureMode
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import LevelRule, SubnetRule
 
@@ -61,6 +62,8 @@ class NodeOptions(TypedDict, total=False):
     poll_us: int | None
     window_bytes: int | None
     profile: bool | None
+    secure: SecureMode | str | None
+    pins: Path | str | None
     log_dir: Path | str | None
     record_packets: bool | None
     record_sampling: int | None
@@ -70,6 +73,7 @@ class NodeOptions(TypedDict, total=False):
     daemons_path: Sequence[Path | str] | None
     admin_socket: Path | str | None
     web: WebEntry | Table | None
+    otel: OtelEntry | Table | None
     default_subnet: SubnetId | str | None
     accept: Sequence[int | str] | None
     unlisted_channels: Unlisted | str | None
