@@ -29,6 +29,7 @@ from meshbus.engine.settings import EngineSettings, LivenessConfig
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity, routing_id
 from meshbus.node.driving.udp import UdpSocket
+from meshbus.node.driving.warmup import warm
 from meshbus.node.node import Node
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
@@ -253,6 +254,7 @@ def _process(target: Callable[..., None], *arguments: Any) -> Iterator[tuple[int
 
 
 def _serve_ours(link: Connection, ends: list[int], log_dir: str | None) -> None:
+    warm()  # otherwise kernels load beside the first packets, and the loop waits for that thread half of the time
     asyncio.run(_run_ours(link, ends, log_dir))
 
 

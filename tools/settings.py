@@ -20,6 +20,7 @@ from meshbus.cli.config import plain
 from meshbus.config.edge import EdgeEntry
 from meshbus.config.loader import describe
 from meshbus.config.node import ChannelEntry, ExportEntry, NodeConfig, PeerEntry
+from meshbus.config.otel import OtelEntry
 from meshbus.config.spelling import READERS
 from meshbus.config.subscription import SubscriptionEntry
 from meshbus.config.web import WebEntry
@@ -62,7 +63,8 @@ NODE = (
     ),
     Section("`[[peers]]`", "One entry for each node to connect to.", PeerEntry),
     Section("`[[subscriptions]]`", "One entry for each standing subscription.", SubscriptionEntry),
-    Section("`[web]`", "Metrics and health over HTTP.", WebEntry),
+    Section("`[web]`", "A live page, metrics and health over HTTP.", WebEntry),
+    Section("`[otel]`", "Metrics to an OpenTelemetry collector.", OtelEntry),
     Section("`[[edge]]`", "One entry for each bridge to ZeroMQ applications.", EdgeEntry),
     Section("`[[exports]]`", "One entry for each exported channel of a gateway.", ExportEntry),
     Section("`[[subnet_rules]]`", "Rules that assign peers to subnets; the first match wins.", SubnetRule),

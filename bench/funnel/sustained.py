@@ -47,6 +47,11 @@ def rate_of(probes: list[Probe]) -> float:
     return last.published.events / last.published.seconds if last.kept_up else 0.0
 
 
+def most_of(probes: list[Probe]) -> float:
+    """Return the most events per second that the chain may sustain: its rate, or the lowest that was too much for it."""
+    return rate_of(probes) or min(probe.rate for probe in probes if not probe.kept_up)
+
+
 def chain_table(whose: str, probes: list[Probe], notes: list[str]) -> Table:
     """Show all probes of a chain."""
     rows: list[list[Cell]] = [

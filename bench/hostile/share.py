@@ -14,15 +14,14 @@ rate without any attacker is measured too: on a machine with fewer cores than pr
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
-import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +64,8 @@ class Seen(msgspec.Struct, frozen=True):
     """Events that were not the next one."""
     logged: int
     """Events in its log."""
-    resident_kb: int
-    """Memory of its process."""
+    memory_kb: int
+    """Memory of its process without pages of files, which the system takes back when it needs them."""
     dropped: int
     """Datagrams and messages that it dropped, for any reason."""
     exceptions: int
@@ -84,7 +83,11 @@ class Outcome(msgspec.Struct, frozen=True):
     """Datagrams of the attacker to the victim."""
     last: Seen
     grown_kb: int
-    """Growth of the victim's memory in the last third of the attack."""
+    """By how much the least memory of the victim in the last third of the attack exceeds that of the third before."""
+    memory_mb: list[int]
+    """The least in each tenth of the attack."""
+    most_mb: int
+    """The most at any moment of it."""
 
     @property
     def kept(self) -> float:
@@ -133,7 +136,7 @@ async def suffer(address: str, public_key: str, folder: str) -> None:
                     events=state[0],
                     wrong=state[1],
                     logged=LogReader(Path(folder) / "received", ChannelName(CHANNEL)).snapshot().end,
-                    resident_kb=_resident_kb(),
+                    memory_kb=_memory_kb(),
                     dropped=sum(counters.get("drop", {}).values()),
                     exceptions=sum(counters.get("exception", {}).values()),
                 )
@@ -191,7 +194,7 @@ def attack(address: str, public_key: str, node_id: str, other: str, harmless: st
     target = sinks[0].address if harmless == "harmless" else remote.address
     _say({"ready": True})
     sent = 0
-    for turn in count():
+    for turn in itertools.count():
         for name, maker in outsiders.KINDS.items():
             sock = sinks[turn % SOURCES]._socket
             for datagram in maker(outsider, BURST):
@@ -246,22 +249,27 @@ def run(seconds: float) -> Outcome:
             _hear(harmful)
             during = _follow(victim, seconds)
             sent = _end(harmful)["sent"]
+    _, middle, last = _least_kb(during, 3)
     return Outcome(
         alone_per_s=_rate(alone),
         quiet_per_s=_rate(before),
         attacked_per_s=_rate(during),
         sent=sent,
         last=during[-1],
-        grown_kb=_grown_kb(during),
+        grown_kb=last - middle,
+        memory_mb=[kb // 1024 for kb in _least_kb(during, 10)],
+        most_mb=max(one.memory_kb for one in during) // 1024,
     )
 
 
-def _grown_kb(seen: list[Seen]) -> int:
-    """Return by how much the most memory of the last third exceeds that of the third before: sealing moves it by tens of MB."""
-    third = max(len(seen) // 3, 1)
-    return max(one.resident_kb for one in seen[-third:]) - max(
-        one.resident_kb for one in seen[-2 * third : -third] or seen
-    )
+def _least_kb(seen: list[Seen], parts: int) -> list[int]:
+    """Return the least memory in each of some equal parts of a run: that of moments when nothing was being sealed.
+
+    Not the most: a file that is being sealed takes tens of MB, and a seal returns them when it ends. What is never returned
+    raises the least as much.
+    """
+    bounds = [len(seen) * part // parts for part in range(parts + 1)]
+    return [min(one.memory_kb for one in seen[a:b] or seen) for a, b in itertools.pairwise(bounds)]
 
 
 def _rate(seen: list[Seen]) -> float:
@@ -312,8 +320,9 @@ def _say(told: object) -> None:
     print(json.dumps(told), flush=True)
 
 
-def _resident_kb() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * (resource.getpagesize() // 1024)
+def _memory_kb() -> int:
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields["RssAnon"].split()[0])
 
 
 def main(arguments: list[str]) -> None:

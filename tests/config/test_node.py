@@ -74,6 +74,9 @@ site = "north"
 [web]
 bind = "127.0.0.1:9000"
 
+[otel]
+interval_s = 5
+
 [[channels]]
 name = "sensors/lidar"
 visibility = "parent-visible"
@@ -464,7 +467,7 @@ def test_a_configuration_without_its_logs_is_otherwise_the_same(file: Path) -> N
     assert bare.log_dir is None
     assert {entry.log for entry in bare.channels} == {None}
     assert {entry.config() for entry in bare.channels} == {entry.config() for entry in config.channels}
-    gone = {"log_dir", "record_packets", "subscriptions", "daemons", "daemons_dir", "web"}
+    gone = {"log_dir", "record_packets", "subscriptions", "daemons", "daemons_dir", "web", "otel"}
     assert set(config.changed()) - set(bare.changed()) == gone
 
 

@@ -85,7 +85,12 @@ def test_every_extra_is_imported_somewhere() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     source = "\n".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
     indirect = {"pandas": "pyspark imports it"}
-    spelled = {"prometheus-client": "prometheus_client", "protobuf": "google.protobuf"}
+    spelled = {
+        "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
+        "opentelemetry-sdk": "opentelemetry.sdk",
+        "prometheus-client": "prometheus_client",
+        "protobuf": "google.protobuf",
+    }
     unused = [
         f"{extra}: {name}"
         for extra, texts in extras.items()

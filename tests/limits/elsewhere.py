@@ -91,6 +91,7 @@ TESTS = {
     "tallied_channels": "engine/base/test_tally.py::test_channels_beyond_the_bound_share_a_count_and_nothing_is_forgotten",
     "load_test_events": "node/test_loadtest.py::test_a_run_of_more_events_than_are_measured_is_refused",
     "web_clients": "web/test_server.py::test_clients_beyond_the_limit_are_turned_away",
+    "web_watchers": "web/test_application.py::test_pages_beyond_the_limit_are_refused_and_leave_room_for_metrics",
     "node_names": "node/test_node.py::test_names_of_nodes_are_remembered_within_bounds",
     "notices": "node/peers/test_noticelog.py::test_the_latest_notices_are_kept_and_iteration_ends_at_close",
     "page_reads": "node/logs/test_pageserver.py::test_pages_beyond_the_limit_of_waiting_ones_are_refused_as_busy",

@@ -67,6 +67,7 @@ async def _run(config: NodeConfig, *, json: bool) -> None:
             await stack.enter_async_context(Admin(node).serve(socket))
         bridges = [await stack.enter_async_context(bridge) for bridge in _bridges(node, json=json)]
         web = await _serve_web(node, stack)
+        await _export_metrics(node, stack)
         # Printed once everything listens: a program that waits for this line can connect at once.
         facts = {**status_row(node), "admin_socket": None if socket is None else str(socket)}
         if web is not None:
@@ -95,6 +96,14 @@ async def _serve_web(node: Node, stack: AsyncExitStack) -> str | None:
     from meshbus.web.server import WebServer
 
     return (await stack.enter_async_context(WebServer(node, entry))).address
+
+
+async def _export_metrics(node: Node, stack: AsyncExitStack) -> None:
+    """Send metrics to a collector if that is configured."""
+    if node.config.otel is not None:
+        from meshbus.web.export import Export
+
+        await stack.enter_async_context(Export(node, node.config.otel))
 
 
 async def _show_notices(node: Node, *, json: bool) -> None:

@@ -1,7 +1,8 @@
 """Settings of a node, from a file, the environment and arguments. Later sources override earlier ones.
 
-A file is TOML with the field names of `NodeConfig` as flat keys, `[metadata]` and `[web]` as tables, and `[[channels]]`,
-`[[peers]]`, `[[subscriptions]]`, `[[edge]]`, `[[daemons]]`, `[[subnet_rules]]`, `[[level_rules]]`, `[[exports]]` as lists of tables.
+A file is TOML with the field names of `NodeConfig` as flat keys, `[metadata]`, `[web]` and `[otel]` as tables, and
+`[[channels]]`, `[[peers]]`, `[[subscriptions]]`, `[[edge]]`, `[[daemons]]`, `[[subnet_rules]]`, `[[level_rules]]`, `[[exports]]` as lists of
+tables.
 The environment variable for `heartbeat_s` is `MESHBUS_HEARTBEAT_S`, the argument is `heartbeat_s=`. Relative paths in a
 file are relative to the file. Unknown keys and invalid values raise ConfigError, which names the key and its source.
 config/loader.py reads the sources, config/spelling.py parses addresses, keys and the like, and keyfile.py reads files
@@ -22,6 +23,7 @@ import msgspec
 from meshbus.config.daemon import DaemonEntry
 from meshbus.config.edge import EdgeEntry
 from meshbus.config.loader import Setting, build, read_arguments, read_environment, read_file
+from meshbus.config.otel import OtelEntry
 from meshbus.config.spelling import (
     READERS,
     Bytes,
@@ -408,7 +410,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     admin_socket: Socket = "auto"
     """Unix socket on which `meshbus up` accepts local commands: a path, `auto`, or empty for none."""
     web: WebEntry | None = None
-    """Metrics and health over HTTP, as the table `[web]`; `meshbus up` serves them. None by default."""
+    """A live page, metrics and health over HTTP, as the table `[web]`; `meshbus up` serves them. None by default."""
+    otel: OtelEntry | None = None
+    """Where metrics are sent by OpenTelemetry, as the table `[otel]`; `meshbus up` sends them. Nowhere by default."""
     default_subnet: SubnetId = SubnetId.GLOBAL
     """Subnet of peers that no subnet rule matches."""
     accept: tuple[NodeId, ...] = ()
@@ -598,6 +602,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             daemons_dir=None,
             daemons=(),
             web=None,
+            otel=None,
         )
 
     def subnet_policy(self) -> Assignment | None:

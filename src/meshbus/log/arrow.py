@@ -72,6 +72,13 @@ def has_arrow() -> bool:
     return find_spec("pyarrow") is not None
 
 
+def release_memory() -> None:
+    """Return what Arrow freed to the system: its allocator keeps it for the next time, which may be hours away."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+
+
 def require_arrow() -> None:
     """Raise LogError if pyarrow is not installed."""
     if not has_arrow():

@@ -80,7 +80,7 @@ from meshbus.node.logs.pageserver import PageServer
 from meshbus.node.logs.recording import Recording, start_recording, stop_recording
 from meshbus.node.options import NodeOptions
 from meshbus.node.peers.dialing import Connecting, Dialer, Target
-from meshbus.node.peers.info import PeerInfo, info_of, name_in, node_named
+from meshbus.node.peers.info import GATEWAY_KEY, PeerInfo, info_of, name_in, node_named
 from meshbus.node.peers.meshview import MeshView
 from meshbus.node.peers.noticelog import Notice, NoticeLog
 from meshbus.node.peers.redial import DialInfo, Redialer
@@ -239,7 +239,7 @@ class Node:
             counters=counters,
         )
         live = Live(engine, Driver(engine, socket, self._on_output, self.config.poll_us / 1e6))
-        if self.config.web is not None:
+        if self.config.web is not None or self.config.otel is not None:
             live.measure()
         return live
 
@@ -597,9 +597,14 @@ class Node:
         self.live.act(lambda engine, now, out: engine.send(node_id, payloads, now, out))
 
     def announce(self, capabilities: CapabilitySet) -> None:
-        """Announce what this node can do, to its peers and to those that connect later; the configured name is added."""
+        """Announce what this node can do, to its peers and to those that connect later; the configured name is added.
+
+        A gateway adds that it is one.
+        """
         if self.config.name is not None:
             capabilities = capabilities.with_metadata(NAME_KEY, self.config.name)
+        if self.config.gateway:
+            capabilities = capabilities.with_metadata(GATEWAY_KEY, "true")
         if self._opened.replicas is not None:
             capabilities = capabilities.with_tags(self._opened.replicas.tags())
         self.live.act(lambda engine, now, out: engine.announce(capabilities, now, out))

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypedDict
 from meshbus.config.daemon import DaemonEntry
 from meshbus.config.edge import EdgeEntry
 from meshbus.config.node import ChannelEntry, ExportEntry, PeerEntry, Unknown, UnknownChannels, Unlisted
+from meshbus.config.otel import OtelEntry
 from meshbus.config.spelling import Endpoint
 from meshbus.config.subscription import SubscriptionEntry
 from meshbus.config.web import WebEntry
@@ -70,6 +71,7 @@ class NodeOptions(TypedDict, total=False):
     daemons_path: Sequence[Path | str] | None
     admin_socket: Path | str | None
     web: WebEntry | Table | None
+    otel: OtelEntry | Table | None
     default_subnet: SubnetId | str | None
     accept: Sequence[int | str] | None
     unlisted_channels: Unlisted | str | None

@@ -16,6 +16,8 @@ LOST = Probe(900.0, 4.0, Published(3_600, 4.0), 900, None, False)
 def test_the_rate_is_that_of_the_last_probe() -> None:
     assert sustained.rate_of([LOST, KEPT]) == 500
     assert sustained.rate_of([KEPT, LOST]) == 0
+    assert sustained.most_of([LOST, KEPT]) == 500
+    assert sustained.most_of([KEPT, LOST]) == LOST.rate
     assert "500 events/s sustained for 4 s" in sustained.chain_table("x", [LOST, KEPT], []).title
     assert "no rate was sustained" in sustained.chain_table("x", [LOST], []).title
 

@@ -35,6 +35,19 @@ def test_a_log_seals_itself_by_size_and_by_age(tmp_path: Path) -> None:
         assert len(log.snapshot().segments) == 2, "nothing came of an empty hot file"
 
 
+def test_memory_is_released_after_sealing_and_only_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[int] = []
+    with open_log(tmp_path, clock=(clock := Clock()), seal_age_s=10) as log:
+        monkeypatch.setattr(module, "release_memory", lambda: released.append(log.stats.seals))
+        log.append_batch(numbered(0, 3))
+        log.keep()
+        assert released == []
+        clock.forward(11)
+        log.keep()
+        log.keep()
+        assert released == [1]
+
+
 def test_keeping_compacts_and_expires(tmp_path: Path) -> None:
     with open_log(tmp_path, retention=Retention(max_events=14)) as log:
         for first in range(0, 12, 3):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshbus.errors import LogError, LogFault
-from meshbus.log.arrow import has_arrow, require_arrow
+from meshbus.log.arrow import has_arrow, release_memory, require_arrow
 from meshbus.log.embedded.compaction import FEWEST, choose_run
 from meshbus.log.embedded.healing import heal_segments
 from meshbus.log.embedded.hot import HotIndex
@@ -215,8 +215,8 @@ class EmbeddedLog:
             writer.roll(now, self._is_due)
             if has_arrow():
                 self._tell_backlog()
-                self._seal_rolled()
-                self._compact(fewest=FEWEST)
+                if self._seal_rolled() + self._compact(fewest=FEWEST):
+                    release_memory()
             elif writer.complete and not self._warned:
                 self._warned = True
                 _log.warning("log of %s: sealing needs pyarrow; run: pip install 'meshbus[arrow]'", self._channel)

@@ -13,6 +13,8 @@ from meshbus.names.nodename import NAME_KEY, is_node_name
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.capability import CapabilitySet
 
+GATEWAY_KEY = "gateway"
+"""The key of the announced metadata by which a gateway tells that it is one. A label, like a name: nothing is decided by it."""
 _ID_DIGITS = 16
 
 
@@ -67,3 +69,9 @@ def name_in(capabilities: CapabilitySet) -> str | None:
     """Return the name that a node announced; None if it has none, or one that would not be safe to show."""
     name = capabilities.metadata.get(NAME_KEY)
     return name if name is not None and is_node_name(name) else None
+
+
+def is_gateway(capabilities: CapabilitySet | None) -> bool | None:
+    """Return whether a node announced that it is a gateway; None if it said nothing about it."""
+    said = None if capabilities is None else capabilities.metadata.get(GATEWAY_KEY)
+    return None if said is None else said == "true"
