@@ -150,8 +150,10 @@ class Traffic:
 
         What waits for other streams lacks their credit, so it cannot use the turn.
         """
-        if self.outbox.waiting(header.stream_id) or not self.peer.tx_stream(header.stream_id).admits(
-            payload_bytes + PACKET_COST
+        if (
+            self.peer.link.holds
+            or self.outbox.waiting(header.stream_id)
+            or not self.peer.tx_stream(header.stream_id).admits(payload_bytes + PACKET_COST)
         ):
             return False
         return self._room(header, now) > 0
@@ -254,7 +256,7 @@ class Traffic:
 
     def pump(self, now: float, out: Output) -> None:
         """Send what credit and acknowledgements allow, in the order of the outbox; end streams that are empty now."""
-        if len(self.outbox):
+        if len(self.outbox) and not self.peer.link.holds:
             for lane in self.outbox.turns():
                 self._take_turn(lane, now, out)
             if self._ending:
@@ -309,7 +311,7 @@ class Traffic:
         """
         for stream_id in self._stalls.over(now):
             stream = self.peer.tx_stream(stream_id)
-            if self.outbox.waiting(stream_id) and stream.may_probe(now):
+            if self.outbox.waiting(stream_id) and stream.may_probe(now) and not self.peer.link.holds:
                 header = Header(stream_id=stream_id, sequence=stream.take(1, 0))
                 out.trains.append(self.peer.link.seal(header, b""))
                 stream.probed(now)
