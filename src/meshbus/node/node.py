@@ -76,6 +76,7 @@ from meshbus.node.driving.driver import Driver
 from meshbus.node.driving.live import Live
 from meshbus.node.driving.setup import engine_settings, wall
 from meshbus.node.driving.udp import UdpSocket
+from meshbus.node.driving.waiter import Waiter
 from meshbus.node.driving.warmup import keep_memory
 from meshbus.node.logs.census import Census, open_census
 from meshbus.node.logs.logs import NO_LOGS, Logs, open_logs
@@ -767,6 +768,7 @@ class Node:
             stop=stop,
             hold=lambda subscription, batch: source().hold(subscription, batch),
             notice=self._notice,
+            wake=self._wake,
             when_full=member_of(WhenFull, "when_full", when_full),
             max_events=max_events,
             max_bytes=max_bytes,
@@ -796,6 +798,7 @@ class Node:
             stop=stop,
             hold=hold,
             notice=self._notice,
+            wake=self._wake,
             when_full=member_of(WhenFull, "when_full", when_full),
             max_events=max_events,
             max_bytes=max_bytes,
@@ -907,6 +910,13 @@ class Node:
         if isinstance(event, SlowConsumer):
             self.live.engine.counters.add("slow_consumer", "inbox" if event.subscription == INBOX else "subscription")
         self._notices.add(event)
+
+    def _wake(self, waiter: Waiter) -> None:
+        """Continue a task that waited for events."""
+        if self._parts is None:
+            waiter.wake()
+        else:
+            self._parts.live.driver.wake(waiter)
 
     def _deliver(self, parts: _Parts, batch: EventBatch) -> None:
         self._received_events += len(batch)
