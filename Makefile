@@ -50,9 +50,9 @@ soak: env-dev ## run the long tests
 interop: env-dev ## write docs/interop.md from runs against published net-mesh versions (ARGS='0.23.0 0.45.1')
 	@$(PY) -m tests.interop.matrix $(ARGS)
 
-test-web: env-dev ## run the tests that need Prometheus; installs it from the system's packages if it is missing
+test-web: env-dev ## run the tests that need Prometheus and Chromium; installs them from the system's packages if they are missing
 	@sh tools/testweb.sh
-	@$(PY) -m pytest -n0 -m web tests/web $(ARGS)
+	@$(PY) -m pytest -n0 -m web -o cache_dir=.pytest_cache/web tests/web $(ARGS)
 
 messages: env-run ## list every message that a user can see; ARGS=--docstrings adds docstrings
 	@$(PY) -m tools.messages $(ARGS)

@@ -57,6 +57,7 @@ NOT_STATE = {
     "policy/limits.py": {"MAX_FAILURES"},  # tries
     "policy/tag.py": {"MAX_CHANNEL_BYTES", "MAX_CHANNEL_TAGS"},  # of one announcement
     "policy/views.py": {"_MAX_NUMBER"},  # a number
+    "web/snapshot.py": {"MAX_BYTES", "MAX_NAMED", "MAX_ROWS", "MAX_TEXT"},  # of one document
 }
 """Constants that look like bounds of state and are not."""
 

@@ -87,6 +87,8 @@ def test_every_extra_is_imported_somewhere() -> None:
     source = "\n".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
     indirect = {"pandas": "pyspark imports it"}
     spelled = {
+        "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
+        "opentelemetry-sdk": "opentelemetry.sdk",
         "prometheus-client": "prometheus_client",
         "protobuf": "google.protobuf",
         "vl-convert-python": "vl_convert",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 TESTS = {
+    "held_messages": "engine/session/test_secure.py::test_messages_that_wait_are_bounded",
+    "secure_pins": "engine/session/test_secure.py::test_pins_that_find_no_room_leave_sessions_secure",
     "held_packets": "engine/session/test_candidate.py::test_kept_packets_are_bounded_for_one_and_for_all",
     "peers": "engine/session/test_handshake.py::test_a_host_that_proves_many_names_fills_its_own_room_only",
     "unproved_peers": "engine/session/test_handshake.py::test_peers_that_were_never_proved_are_few_and_the_oldest_go",
@@ -65,6 +67,10 @@ TESTS = {
     "early_outputs": "node/daemons/test_coordinating.py::test_a_history_that_is_held_later_has_what_was_emitted_lately",
     "delivered": "node/daemons/test_daemonrunner.py::test_too_many_events_given_at_once_are_refused",
     "daemon_lines": "node/daemons/test_daemonhosting.py::test_what_a_daemon_logs_is_kept_within_bounds",
+    "policy_documents": (
+        "engine/directory/test_fleetpolicy.py::test_chunks_that_do_not_continue_are_dropped_and_memory_is_bounded"
+    ),
+    "policy_history": "node/policies/test_history.py::test_old_files_rotate_and_the_chain_goes_on",
     "permits": "engine/routes/test_publishers.py::test_permissions_are_limited_and_the_first_to_end_makes_room",
     "recorded_hops": "engine/routes/test_tap.py::test_neighbors_are_remembered_within_bounds",
     "failures": "policy/test_limits.py::test_of_too_many_peers_the_oldest_window_is_forgotten",
@@ -91,6 +97,7 @@ TESTS = {
     "tallied_channels": "engine/base/test_tally.py::test_channels_beyond_the_bound_share_a_count_and_nothing_is_forgotten",
     "load_test_events": "node/test_loadtest.py::test_a_run_of_more_events_than_are_measured_is_refused",
     "web_clients": "web/test_server.py::test_clients_beyond_the_limit_are_turned_away",
+    "web_watchers": "web/test_application.py::test_pages_beyond_the_limit_are_refused_and_leave_room_for_metrics",
     "node_names": "node/test_node.py::test_names_of_nodes_are_remembered_within_bounds",
     "notices": "node/peers/test_noticelog.py::test_the_latest_notices_are_kept_and_iteration_ends_at_close",
     "page_reads": "node/logs/test_pageserver.py::test_pages_beyond_the_limit_of_waiting_ones_are_refused_as_busy",
@@ -104,6 +111,7 @@ TESTS = {
     "admin_clients": "node/test_unix.py::test_clients_beyond_the_limit_are_refused",
     "zmq_connections": "edge/test_endpoint.py::test_unfinished_handshakes_do_not_keep_others_out",
     "zmq_queue": "edge/test_queue.py::test_the_newest_is_dropped_at_the_high_water_mark",
+    "zmq_changes": "edge/test_hub.py::test_collected_changes_are_bounded",
     "zmq_ids": "edge/test_hub.py::test_the_ids_that_left_longest_ago_are_forgotten_first",
     "zmq_prefixes": "edge/test_hub.py::test_a_peer_holds_as_much_as_it_may",
     "bridge_demands": "edge/test_egress.py::test_the_number_of_prefixes_requested_from_the_mesh_is_limited",

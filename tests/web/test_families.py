@@ -156,7 +156,7 @@ async def test_logs_and_their_consumers(tmp_path: Path) -> None:
         logs = open_logs(node)
         lags = list(consumer_lags(tmp_path, logs))
         found = of(node, logs=logs, lags=lags)
-    assert lags == [ConsumerLag("spark", "published", "sensors/a", 2)]
+    assert lags == [ConsumerLag("spark", "published", "sensors/a", 2, 0)]
     assert found["meshbus_log_appended_events_total", ("published", "sensors/a")] == 3
     assert found["meshbus_log_retained_events", ("published", "sensors/a")] == 3
     assert found["meshbus_consumer_lag_events", ("spark", "published", "sensors/a")] == 2

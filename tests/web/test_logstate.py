@@ -18,5 +18,5 @@ def test_the_lag_of_each_consumer_is_found(tmp_path: Path) -> None:
         publish_consumer(tmp_path, name, {"published:a": seq, "received:b": seq}, 0)
     logs = [LogState(kind, channel, 0, 10, 10, LogStats()) for kind, channel in (("published", "a"), ("received", "c"))]
     assert list(consumer_lags(tmp_path, logs)) == [
-        ConsumerLag(name, "published", "a", lag) for name, lag in (("ahead", 0), ("audit", 0), ("spark", 7))
+        ConsumerLag(name, "published", "a", lag, 0) for name, lag in (("ahead", 0), ("audit", 0), ("spark", 7))
     ]

@@ -1,73 +1,17 @@
-"""Metrics and health over HTTP: both formats, the token, and what happens to too many clients."""
+"""The web server of a node: where it listens, how many it serves, and how it ends."""
 
 import asyncio
-import socket  # noqa: TID251 - clients that send nothing
+import socket  # noqa: TID251 - clients that send or read nothing
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from meshbus.config import NodeConfig
 from meshbus.errors import ConfigError
-from meshbus.node.node import Node
+from meshbus.web import application, eventstream
 from meshbus.web.server import MAX_CLIENTS, MAX_HEAD_BYTES, WebServer
-from tests.web.scrape import Page, get
-
-PSK = "5a" * 32
-OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-
-
-def node(**web: Any) -> Node:
-    return Node.open(NodeConfig.load(None, {}, psk=PSK, ephemeral=True, web={"bind": "127.0.0.1:0", **web}))
-
-
-async def fetch(server: WebServer, path: str, **headers: str) -> Page:
-    return await asyncio.to_thread(get, server.address, path, **headers)
-
-
-def server_of(opened: Node) -> WebServer:
-    assert opened.config.web is not None
-    return WebServer(opened, opened.config.web)
-
-
-async def test_metrics_are_in_the_format_that_is_asked_for() -> None:
-    async with node() as opened, server_of(opened) as server:
-        plain = await fetch(server, "/metrics")
-        open_ = await fetch(server, "/metrics", accept=OPENMETRICS)
-    assert plain.status == open_.status == 200
-    assert plain.kind.startswith("text/plain")
-    assert open_.kind.startswith("application/openmetrics-text")
-    assert "meshbus_sent_events" in {family.name for family in parse_text(plain.text)}
-    families = parse_openmetrics(open_.text)  # type: ignore[no-untyped-call]
-    assert "meshbus_sent_events" in {family.name for family in families}
-    assert open_.text.endswith("# EOF\n")
-
-
-async def test_health_and_readiness() -> None:
-    async with node() as opened, server_of(opened) as server:
-        assert await fetch(server, "/healthz") == Page(200, "text/plain; charset=utf-8", "ok\n")
-        assert (await fetch(server, "/readyz")).status == 200
-        assert (await fetch(server, "/other")).status == 404
-    away = [{"address": "127.0.0.1:9", "public_key": "11" * 32, "node_id": "01"}]
-    config = NodeConfig.load(None, {}, psk=PSK, ephemeral=True, web={"bind": "127.0.0.1:0"}, peers=away)
-    async with Node.open(config) as opened, server_of(opened) as server:
-        assert (await fetch(server, "/readyz"))[0::2] == (503, "not ready\n")
-        assert (await fetch(server, "/healthz")).status == 200
-
-
-async def test_metrics_need_the_token_if_there_is_one(tmp_path: Path) -> None:
-    token = tmp_path / "web.token"
-    token.write_text("0123456789abcdef\n", "utf-8")
-    token.chmod(0o600)
-    async with node(token_file=token) as opened, server_of(opened) as server:
-        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic 0123456789abcdef"}):
-            refused = await fetch(server, "/metrics", **headers)
-            assert (refused.status, "Authorization: Bearer TOKEN" in refused.text) == (401, True)
-        assert (await fetch(server, "/metrics", authorization="Bearer 0123456789abcdef")).status == 200
-        assert (await fetch(server, "/healthz")).status == 200
+from tests.node.test_node import until
+from tests.web.scrape import fetch, node, server_of, watch
 
 
 async def test_an_address_in_use_is_an_error_of_the_configuration() -> None:
@@ -88,3 +32,34 @@ async def test_clients_beyond_the_limit_are_turned_away() -> None:
             client.sendall(b"GET / HTTP/1.1\r\nx: " + b"a" * (2 * MAX_HEAD_BYTES))
             reply = await asyncio.to_thread(client.recv, 100)
             assert b" 400 " in reply
+
+
+async def test_open_pages_do_not_keep_a_node_from_ending(caplog: pytest.LogCaptureFixture) -> None:
+    async with node() as opened:
+        async with server_of(opened) as server:
+            stream = await watch(server)
+            assert await asyncio.to_thread(stream.event)
+        await asyncio.to_thread(stream.rest)
+        stream.close()
+    assert not caplog.records
+
+
+async def test_a_page_that_is_not_read_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The system's buffers take some messages; then nothing moves, and the connection is cut with what is in them."""
+    monkeypatch.setattr("meshbus.web.feed.PAUSE_S", 0.001)
+    slow = eventstream.EventStream
+    monkeypatch.setattr(application, "EventStream", lambda watch, headers: slow(watch, headers, slow_s=0.2))
+    padding = "x" * 1_000_000
+    async with node() as opened, server_of(opened) as server:
+        monkeypatch.setattr("meshbus.web.snapshot.why_not_ready", lambda _: [padding])
+        monkeypatch.setattr("meshbus.web.snapshot._text", lambda text: text)
+        feed = server._application._feed
+        host, port = server.address.split(":")
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(f"GET /events HTTP/1.1\r\nhost: {server.address}\r\n\r\n".encode())
+            await until(lambda: feed._watchers)
+            await until(lambda: not feed._watchers)
+        assert (await fetch(server, "/healthz")).status == 200
+    assert not caplog.records

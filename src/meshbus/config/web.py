@@ -18,13 +18,13 @@ PORT = 9464
 
 
 class WebEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Metrics and health of a node over HTTP: `/metrics`, `/healthz` and `/readyz`; needs the extra `web`."""
+    """A live page, metrics and health of a node over HTTP: `/`, `/metrics`, `/healthz` and `/readyz`; needs the extra `web`."""
 
     bind: Endpoint = Endpoint("127.0.0.1", PORT)
     """Address to listen on (TCP); port 0 means any free port."""
     token_file: Path | None = None
-    """Private file with the token that readers of `/metrics` send as `Authorization: Bearer …`; required unless `bind` is
-    a loopback address. HTTP is not encrypted: put a proxy with TLS before it on networks that others can read."""
+    """Private file with the token that programs send as `Authorization: Bearer …` and people enter once at `/login`; required
+    unless `bind` is a loopback address. HTTP is not encrypted: put a proxy with TLS before it on networks that others can read."""
 
     def __post_init__(self) -> None:
         if self.token_file is None and not is_loopback(self.bind.host):

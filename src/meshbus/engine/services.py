@@ -21,6 +21,7 @@ from meshbus.engine.channels.request import Requests
 from meshbus.engine.directory.announce import Announcer
 from meshbus.engine.directory.chains import Chains
 from meshbus.engine.directory.directory import Directory
+from meshbus.engine.directory.fleetpolicy import FleetPolicy
 from meshbus.engine.nat.reflex import Reflex
 from meshbus.engine.nat.rendezvous import Rendezvous
 from meshbus.engine.nat.traversal import Traversal
@@ -34,6 +35,7 @@ from meshbus.engine.session.handshake import Handshakes
 from meshbus.engine.session.liveness import Liveness
 from meshbus.engine.session.negotiate import Negotiator
 from meshbus.engine.session.presence import Presence
+from meshbus.engine.session.secure import Secure
 from meshbus.engine.session.service import Context, Row
 from meshbus.engine.streams.delivery import Delivery
 from meshbus.engine.streams.large import Large
@@ -163,6 +165,8 @@ SERVICES: tuple[Row, ...] = (
     Row(Rendezvous, Subprotocol.RENDEZVOUS, "rendezvous", credit=False, cost_us=20),
     Row(_traversal),
     Row(Negotiator, Subprotocol.NEGOTIATION, "negotiation", cost_us=160),
+    # Before everything that sends data to a new peer.
+    Row(Secure, Subprotocol.SECURE, "secure", profile=True, cost_us=400),
     Row(Admission),
     Row(IdentityProofs, Subprotocol.IDENTITY_PROOF, "identity-proof", later=True, credit=False, cost_us=250),
     Row(_membership, Subprotocol.MEMBERSHIP, "membership", credit=False, cost_us=40),
@@ -195,6 +199,17 @@ SERVICES: tuple[Row, ...] = (
     _carried(Subprotocol.PARTITION, "partition"),
     _carried(Subprotocol.RECONCILE, "reconcile"),
     _carried(Subprotocol.GROUPS, "groups"),
+    # Only where issuers of policies are configured. Signatures and sending are charged by the service.
+    Row(
+        FleetPolicy,
+        Subprotocol.POLICY,
+        "policy",
+        profile=True,
+        optional=True,
+        reliable=True,
+        needs=Subprotocol.RELIABLE,
+        cost_us=20,
+    ),
     # Last: a goodbye must not overtake what the others still have to say.
     Row(Presence, Subprotocol.PRESENCE, "presence", profile=True, cost_us=25),
 )

@@ -6,7 +6,7 @@ Defaults follow the 0.23 wire unless a field says otherwise. How users write set
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 import msgspec
@@ -15,6 +15,9 @@ from meshbus.errors import ConfigError
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import Assignment
+from meshbus.policy.channels import ChannelConfigRegistry
+from meshbus.policy.gateway import SubnetGateway
+from meshbus.policy.guard import AuthGuard
 from meshbus.wire.constants import HANDSHAKE_TTL, PINGWAVE_TTL, ROUTED_PAYLOAD, ROUTED_TTL
 from meshbus.wire.messages.address import Address
 from meshbus.wire.messages.capability import DEFAULT_TTL_SECS
@@ -136,6 +139,65 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     enforce_publishers: bool = True
     """Drop publications of nodes that the channel's configuration does not allow to publish."""
 
+    def build(
+        self,
+        subnet: SubnetId,
+        channels: ChannelConfigRegistry,
+        publishers: AuthGuard,
+        verify_publisher: Callable[[int, int], bool] | None = None,
+    ) -> SubnetGateway:
+        """Return a gateway with these rules in a subnet; the guard is asked only if publishers are enforced."""
+        gateway = SubnetGateway(
+            subnet,
+            self.peer_subnets,
+            channels=channels,
+            forward_unknown=self.forward_unknown,
+            publishers=publishers if self.enforce_publishers else None,
+            verify_publisher=verify_publisher,
+        )
+        for channel, subnets in self.exports.items():
+            gateway.export(channel, subnets)
+        return gateway
+
+
+class PolicySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a policy decides at one node; `Engine.set_policy` applies it while the node runs."""
+
+    channels: ChannelConfigRegistry | None = None
+    """Configurations of channels; None if every channel is open."""
+    assignment: Assignment | None = None
+    """Rules that put peers into subnets by their announced tags."""
+    gateway: GatewayConfig | None = None
+    """Rules for packets forwarded between subnets; without them this node is a plain relay."""
+    trusted_issuers: tuple[bytes, ...] = ()
+    """Entity ids whose tokens are accepted, besides this node's own."""
+
+
+class SecureMode(StrEnum):
+    """Whether sessions with other meshbus nodes get keys of their own (docs/wire/secure.md)."""
+
+    AUTO = "auto"
+    """With peers that announce it. A peer that did it once is never talked to without it."""
+    REQUIRE = "require"
+    """With every peer: others get no data, and none is taken from them."""
+    OFF = "off"
+
+
+class SecureConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Secure sessions."""
+
+    mode: SecureMode = SecureMode.OFF
+    """Off as on the 0.23 wire; a node uses `auto` unless it is configured otherwise (config/node.py)."""
+    pins: Mapping[int, bytes] = {}
+    """Entity keys of the nodes that were seen secure before, by node id."""
+    rekey_s: float = 3600.0
+    """Age of keys at which new ones are made. Our choice: what is lost with the memory of a node is an hour of traffic."""
+    rekey_packets: int = 1 << 30
+    """Packets in one direction after which new keys are made. Our choice: far below the 2^64 of the packet counter."""
+    patience_s: float = 10.0
+    """How long data waits for a session to become secure before it is refused and that is reported. Our choice: the
+    negotiation and the exchange take a few round trips and are repeated under loss."""
+
 
 class OpaqueMode(StrEnum):
     """What happens to messages of subprotocols without a service (subprotocols.md §3)."""
@@ -159,6 +221,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     announce: AnnounceConfig = AnnounceConfig()
     directory: DirectoryConfig = DirectoryConfig()
     nat: NatConfig = NatConfig()
+    secure: SecureConfig = SecureConfig()
     opaque: OpaqueMode = OpaqueMode.STRICT
     ack_timeout_s: float = 5.0
     """How long to wait for the answer to a subscribe or unsubscribe request (transport.md §16)."""
@@ -186,5 +249,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Rules for packets forwarded between subnets; without them this node is a plain relay."""
     carries: frozenset[int] = frozenset()
     """Optional subprotocols of the service table that this node handles: those of daemons, if it can run any."""
+    policy_issuers: tuple[bytes, ...] = ()
+    """Entity ids whose signed policies this node takes from its neighbors; it needs 0x4D0B in `carries`."""
     loopback: bool = False
     """Whether all peers are on this machine; then reliable streams start with a larger window."""

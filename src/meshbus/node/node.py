@@ -21,6 +21,7 @@ from typing import Self, Unpack
 import msgspec
 
 from meshbus.config.node import NodeConfig
+from meshbus.config.policy import PolicyConfig
 from meshbus.config.spelling import Endpoint
 from meshbus.config.subscription import SubscriptionEntry
 from meshbus.engine.base.batch import EventBatch
@@ -37,6 +38,8 @@ from meshbus.engine.base.notices import (
     PeerGone,
     PeerPlain,
     PeerRecovered,
+    PeerSecured,
+    PolicyArrived,
     Requested,
     SessionUp,
 )
@@ -45,6 +48,7 @@ from meshbus.engine.channels.publish import PublishConfig
 from meshbus.engine.channels.roster import RosterView
 from meshbus.engine.core import Engine
 from meshbus.engine.session.negotiate import Profile
+from meshbus.engine.settings import PolicySettings
 from meshbus.errors import (
     AuthError,
     AuthFault,
@@ -79,10 +83,13 @@ from meshbus.node.logs.pageserver import PageServer
 from meshbus.node.logs.recording import Recording, start_recording, stop_recording
 from meshbus.node.options import NodeOptions
 from meshbus.node.peers.dialing import Connecting, Dialer, Target
-from meshbus.node.peers.info import PeerInfo, info_of, name_in, node_named
+from meshbus.node.peers.info import GATEWAY_KEY, PeerInfo, info_of, name_in, node_named
 from meshbus.node.peers.meshview import MeshView
 from meshbus.node.peers.noticelog import Notice, NoticeLog
+from meshbus.node.peers.pinfile import PinWriter, load_pins
 from meshbus.node.peers.redial import DialInfo, Redialer
+from meshbus.node.policies.history import this_user
+from meshbus.node.policies.keeper import PolicyKeeper, Via, first_policy, settings_of
 from meshbus.node.replicas import replicastaff, replicaverify
 from meshbus.node.replicas.replicamember import ReplicaMember
 from meshbus.node.replicas.replicas import Replicas
@@ -133,6 +140,7 @@ class _Parts:
         tokens: Sequence[tuple[PermissionToken, ...]],
         notice: Callable[[Notice], None],
         subscribe: Callable[[SubscriptionEntry], Subscription],
+        pins: Path | None,
     ) -> None:
         self.live = live
         self.opened_at = Driver.now()
@@ -144,12 +152,14 @@ class _Parts:
         self.pages = PageServer(live, logs)
         self.answers = Answers(live)
         self.standing = Standing(subscribe, self.joiner.ask_again)
+        self.pins = PinWriter(pins, lambda: dict(live.engine.secure.pins))
         self.replicas: Replicas | None = None
         self.daemons: tuple[DaemonHosting, Daemons] | None = None
         self.coordinating: Coordinating | None = None
         self.connecting: Connecting | None = None
         self.recording: Recording | None = None
         self.census: Census | None = None
+        self.policies: PolicyKeeper | None = None
 
 
 class Node:
@@ -159,7 +169,10 @@ class Node:
         """Prepare a node; it starts with `async with`, or with `start`."""
         self.config = config
         self.identity = config.load_identity() if identity is None else identity
+        # The file beside an identity that is not used is not this node's.
+        self._pins_path = config.pins_path() if identity is None else config.pins
         self._psk = config.load_psk()
+        self._policy_file = first_policy(config)
         self._tokens = list(config.load_tokens())
         self._subscribers = Subscribers()
         self._notices = NoticeLog()
@@ -209,7 +222,10 @@ class Node:
                 if opened is not None:
                     await asyncio.to_thread(opened.close)
             raise
-        self._parts = _Parts(live, logs, self._subscribers, self._tokens, self._notice, self._subscribe_entry)
+        self._parts = _Parts(
+            live, logs, self._subscribers, self._tokens, self._notice, self._subscribe_entry, self._pins_path
+        )
+        self._parts.policies = PolicyKeeper(live, self.config, self._policy_file, self._notice)
         self._parts.census = None if book is None else Census(live.engine, self.config, book)
         if any(entry.replicas for entry in self.config.channels):
             self._parts.replicas = Replicas(live, self.config, logs, self._names)
@@ -220,32 +236,38 @@ class Node:
             if self.config.daemons_dir is not None:
                 await self._open_daemons(self._parts)
             self._begin(self._parts)
+            await self._parts.policies.start()
         except BaseException:
             await self.close()  # a configuration that cannot be used must not keep the port
             raise
 
     async def _make_live(self, counters: Counters) -> Live:
         bind, buffer = self.config.bind, self.config.receive_buffer_bytes
+        pins = {} if self._pins_path is None else await asyncio.to_thread(load_pins, self._pins_path)
         listen = partial(UdpSocket.bind, bind.host, bind.port, receive_buffer=buffer, counters=counters)
         # Looking up a name may take long, and other nodes may be on this loop.
         socket = listen() if numeric((bind.host, bind.port)) else await asyncio.to_thread(listen)
         engine = Engine(
             self.identity,
-            engine_settings(self.config, self._psk, socket.receive_buffer, socket.address),
+            engine_settings(self.config, self._psk, socket.receive_buffer, socket.address, pins, self._first_policy()),
             now=Driver.now(),
             wall=wall,
             entropy=os.urandom,
             counters=counters,
         )
         live = Live(engine, Driver(engine, socket, self._on_output, self.config.poll_us / 1e6))
-        if self.config.web is not None:
+        if self.config.web is not None or self.config.otel is not None:
             live.measure()
         return live
+
+    def _first_policy(self) -> PolicySettings:
+        policy = self.config.own_policy(self.node_id) if self._policy_file is None else self._policy_file.policy
+        return settings_of(policy, self.node_id, self.config.name)
 
     def _begin(self, parts: _Parts) -> None:
         for chain in self._tokens:
             self._use_token(chain)
-        registry = self.config.channel_registry()
+        registry = self._first_policy().channels
         if registry is not None:
             self.set_channel_configs(registry)
         for node_id in self.config.accept:
@@ -311,6 +333,8 @@ class Node:
             await parts.coordinating.close()
         if parts.connecting is not None:
             parts.connecting.close()
+        if parts.policies is not None:
+            await parts.policies.close()
         parts.standing.cancel()
         parts.redialer.cancel()
         for subscription in (*self._subscribers.subscriptions(), *parts.reader.subscriptions()):
@@ -326,6 +350,7 @@ class Node:
         parts.live.act(lambda engine, now, out: engine.close(now, out))
         self._parts = None
         parts.live.close()
+        await parts.pins.close()
         parts.answers.cancel()
         await stop_recording(parts.recording)
         self._notices.close()
@@ -596,9 +621,14 @@ class Node:
         self.live.act(lambda engine, now, out: engine.send(node_id, payloads, now, out))
 
     def announce(self, capabilities: CapabilitySet) -> None:
-        """Announce what this node can do, to its peers and to those that connect later; the configured name is added."""
+        """Announce what this node can do, to its peers and to those that connect later; the configured name is added.
+
+        A gateway adds that it is one.
+        """
         if self.config.name is not None:
             capabilities = capabilities.with_metadata(NAME_KEY, self.config.name)
+        if self.config.gateway:
+            capabilities = capabilities.with_metadata(GATEWAY_KEY, "true")
         if self._opened.replicas is not None:
             capabilities = capabilities.with_tags(self._opened.replicas.tags())
         self.live.act(lambda engine, now, out: engine.announce(capabilities, now, out))
@@ -629,6 +659,25 @@ class Node:
         chain = (token,) if isinstance(token, PermissionToken) else tuple(token)
         self._use_token(chain)
         self._tokens.append(chain)
+
+    @property
+    def pins(self) -> dict[int, bytes]:
+        """The nodes that were seen secure, with their public keys; nothing less is accepted from them."""
+        return dict(self.live.engine.secure.pins)
+
+    def reset_pins(self, node: int | str | None = None) -> int:
+        """Remove the pin of a node, given by its id or name, or all pins; return how many there were.
+
+        Raises ConfigError if the node is not pinned.
+        """
+        secure = self.live.engine.secure
+        meant = self._find_node(node) if isinstance(node, str) else node
+        if node is not None and (meant is None or meant not in secure.pins):
+            shown = f"{node:016x}" if isinstance(node, int) else repr(node)
+            raise ConfigError("node", f"{shown} is not pinned; `meshbus pins ls` lists the nodes that are")
+        removed = sum(secure.forget(pinned) for pinned, _ in secure.pins if meant in {None, pinned})
+        self._opened.pins.changed()
+        return removed
 
     def revoke_tokens(self, issuer: bytes, generation: int) -> None:
         """Reject an issuer's tokens of lower generations; subscriptions that depend on one end at once."""
@@ -750,6 +799,33 @@ class Node:
             max_overrun_bytes=OVERRUN * STREAM_WINDOW,
         )
 
+    @property
+    def policy(self) -> PolicyConfig:
+        """The policy in force: channels, subnets, exports, gateways and trusted issuers."""
+        return self._policies.policy
+
+    @property
+    def policy_hash(self) -> str | None:
+        """SHA-256 of the policy file in force; None if this node has none."""
+        return self._policies.hash
+
+    @property
+    def policy_version(self) -> int | None:
+        """The version of the signed policy in force; None if it is not signed."""
+        return self._policies.version
+
+    async def apply_policy(
+        self, path: Path | str | None = None, *, by: str | None = None, via: Via = Via.APPLY
+    ) -> tuple[str, ...]:
+        """Apply the policy of a file, or read `policy_file` again; return what changed, in words.
+
+        It takes effect at one moment, and no session ends. The policy of another file is copied to `policy_file`. Raises
+        ConfigError, and changes nothing, if the policy is not valid or this node has no `policy_file`. `by` is the user
+        that the history names, by default the user of this process.
+        """
+        who = this_user() if by is None else by
+        return await self._policies.apply(None if path is None else Path(path), by=who, via=via)
+
     # ── requests ────────────────────────────────────────────────────────────────────────────
 
     async def request(self, publisher: int, channel: str, payload: bytes, *, timeout_s: float = 5.0) -> bytes:
@@ -780,6 +856,12 @@ class Node:
         if self._parts is None:
             raise LocalProtocolError(NOT_OPEN)
         return self._parts
+
+    @property
+    def _policies(self) -> PolicyKeeper:
+        policies = self._opened.policies
+        assert policies is not None, "it is there from the start on"
+        return policies
 
     def _subscribe_entry(self, entry: SubscriptionEntry) -> Subscription:
         return self.subscribe(entry.topic, publisher=entry.publisher, queue_group=entry.queue_group)
@@ -845,6 +927,9 @@ class Node:
                 continue
             if parts.coordinating is not None and parts.coordinating.take(event):
                 continue
+            if isinstance(event, PolicyArrived):
+                self._policies.take(event)
+                continue
             if isinstance(event, Carried):  # one comes for every message; not worth a notice
                 if parts.daemons is not None:
                     parts.daemons[0].take(event)
@@ -875,6 +960,8 @@ class Node:
                 parts.reader.take(event)
             case PeerRecovered(node_id=node_id):
                 parts.joiner.recovered(node_id)
+            case PeerSecured(pinned=True):
+                parts.pins.changed()
             case Acked():
                 parts.joiner.acked(event)
             case Matched():

@@ -11,11 +11,13 @@ from typing import Any, TypeAlias, TypedDict
 
 from meshbus.config.daemon import DaemonEntry
 from meshbus.config.edge import EdgeEntry
-from meshbus.config.node import ChannelEntry, ExportEntry, PeerEntry, Unknown, UnknownChannels, Unlisted
+from meshbus.config.node import ChannelEntry, PeerEntry, Unknown
+from meshbus.config.otel import OtelEntry
+from meshbus.config.policy import ExportEntry, UnknownChannels, Unlisted
 from meshbus.config.spelling import Endpoint
 from meshbus.config.subscription import SubscriptionEntry
 from meshbus.config.web import WebEntry
-from meshbus.engine.settings import NamedChannels
+from meshbus.engine.settings import NamedChannels, SecureMode
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import LevelRule, SubnetRule
 
@@ -51,6 +53,8 @@ class NodeOptions(TypedDict, total=False):
     pingwave_radius: int | None
     compat_open_relay: bool | None
     compat_short_sync: bool | None
+    policy_file: Path | str | None
+    policy_issuers: Sequence[bytes | str] | None
     gateway: bool | None
     peer_subnets: Sequence[SubnetId | str] | None
     unknown_channels: UnknownChannels | str | None
@@ -61,6 +65,8 @@ class NodeOptions(TypedDict, total=False):
     poll_us: int | None
     window_bytes: int | None
     profile: bool | None
+    secure: SecureMode | str | None
+    pins: Path | str | None
     log_dir: Path | str | None
     record_packets: bool | None
     record_sampling: int | None
@@ -70,6 +76,7 @@ class NodeOptions(TypedDict, total=False):
     daemons_path: Sequence[Path | str] | None
     admin_socket: Path | str | None
     web: WebEntry | Table | None
+    otel: OtelEntry | Table | None
     default_subnet: SubnetId | str | None
     accept: Sequence[int | str] | None
     unlisted_channels: Unlisted | str | None

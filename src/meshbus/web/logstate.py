@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -31,6 +32,8 @@ class ConsumerLag(msgspec.Struct, frozen=True):
     kind: str
     channel: str
     events: int
+    at_ns: int
+    """When the consumer wrote how far it is (Unix nanoseconds)."""
 
 
 def open_logs(node: Node) -> list[LogState]:
@@ -48,7 +51,14 @@ def consumer_lags(root: Path, logs: Iterable[LogState]) -> Iterator[ConsumerLag]
     states = list(logs)
     for kind in sorted({log.kind for log in states}):
         consumers = list_consumers(root / kind)
+        written = {consumer.consumer: consumer.at_ns for consumer in consumers}
         for log in states:
             if log.kind == kind:
                 for consumer, events in lags(consumers, log.channel, log.next_seq).items():
-                    yield ConsumerLag(consumer, kind, log.channel, events)
+                    yield ConsumerLag(consumer, kind, log.channel, events, written[consumer])
+
+
+async def read_logs(node: Node) -> tuple[list[LogState], list[ConsumerLag]]:
+    """Return the logs of a node and the lag of their consumers; the files of consumers are read in a thread."""
+    logs, root = open_logs(node), node.config.log_dir
+    return logs, [] if root is None else await asyncio.to_thread(lambda: list(consumer_lags(root, logs)))

@@ -1,26 +1,18 @@
-"""The web server of a node: `/metrics`, `/healthz` and `/readyz`.
+"""The web server of a node: listens, limits who connects, and ends with the node, on whose loop it runs.
 
-`/metrics` is in the text format of Prometheus, or in that of OpenMetrics if the client asks for it, and needs the token if
-one is configured. The other two answer everybody, in one word and a status: 200 or 503. It runs on the loop of the node.
+What it answers is web/application.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import socket  # noqa: TID251 - opened here, so that an address in use is an error of the configuration
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import uvicorn
-from prometheus_client import PROCESS_COLLECTOR
-from prometheus_client.exposition import choose_encoder
-from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
 from meshbus.config.spelling import Endpoint
 from meshbus.config.web import WebEntry
@@ -29,17 +21,13 @@ from meshbus.keyfile import load_web_token
 from meshbus.node.driving.tasks import TaskOwner
 from meshbus.node.node import Node
 from meshbus.policy.bound import Bound, By
-from meshbus.web.families import families
-from meshbus.web.health import why_not_ready
-from meshbus.web.logstate import consumer_lags, open_logs
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
+from meshbus.web.application import Application
+from meshbus.web.eventstream import Connection
 
 _logger = logging.getLogger("meshbus.web")
 
 MAX_CLIENTS = 64
-"""Connections at a time: far more than scrapers, far fewer than the open files of a process."""
+"""Connections at a time: far more than scrapers and open pages, far fewer than the open files of a process."""
 MAX_HEAD_BYTES = 16 * 1024
 """Bytes of the head of a request."""
 
@@ -76,9 +64,9 @@ class WebServer:
     """Serves one node; open inside `async with`."""
 
     def __init__(self, node: Node, entry: WebEntry) -> None:
-        self._node = node
         self._entry = entry
-        self._token = None if entry.token_file is None else load_web_token(entry.token_file)
+        token = None if entry.token_file is None else load_web_token(entry.token_file)
+        self._application = Application(node, token, _logger)
         self._server: _Quiet | None = None
         self._tasks = TaskOwner("the web server", _logger)
         self._serving: asyncio.Task[None] | None = None
@@ -89,10 +77,10 @@ class WebServer:
         listening = _listen(self._entry.bind)
         self.address = str(Endpoint(*listening.getsockname()[:2]))
         config = uvicorn.Config(
-            self.application(),
+            self._application.routes,
             access_log=False,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-            http="h11",
+            http=Connection,
             lifespan="off",
             limit_concurrency=MAX_CLIENTS,
             log_config=None,
@@ -107,42 +95,10 @@ class WebServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._application.close()
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving
-
-    def application(self) -> Starlette:
-        """Return the pages as an ASGI application."""
-        return Starlette(
-            routes=[
-                Route("/metrics", self._metrics),
-                Route("/healthz", self._healthz),
-                Route("/readyz", self._readyz),
-            ]
-        )
-
-    async def _metrics(self, request: Request) -> Response:
-        if not self._may_read(request):
-            advice = "send the token of this node: Authorization: Bearer TOKEN\n"
-            return PlainTextResponse(advice, 401, headers={"WWW-Authenticate": "Bearer"})
-        logs = open_logs(self._node)
-        root = self._node.config.log_dir
-        lags = [] if root is None else await asyncio.to_thread(lambda: list(consumer_lags(root, logs)))
-        found = [*families(self._node, logs, lags), *PROCESS_COLLECTOR.collect()]
-        encode, kind = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(SimpleNamespace(collect=lambda: found)), headers={"content-type": kind})
-
-    async def _healthz(self, _: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
-    async def _readyz(self, _: Request) -> Response:
-        return PlainTextResponse("not ready\n", 503) if why_not_ready(self._node) else PlainTextResponse("ready\n")
-
-    def _may_read(self, request: Request) -> bool:
-        if self._token is None:
-            return True
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token.encode())
 
 
 def _listen(bind: Endpoint) -> socket.socket:

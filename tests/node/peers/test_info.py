@@ -6,7 +6,7 @@ from meshbus.engine.directory.reachability import Nat
 from meshbus.engine.session.peer import Health, PeerClaims
 from meshbus.names.subnet import SubnetId
 from meshbus.node.node import Node
-from meshbus.node.peers.info import info_of, name_in
+from meshbus.node.peers.info import info_of, is_gateway, name_in
 from meshbus.policy.capability import CapabilitySet
 from meshbus.policy.registry import NegotiatedSet
 from meshbus.wire.route import RouteHeader
@@ -51,3 +51,17 @@ async def test_the_name_of_a_node_is_announced_and_remembered() -> None:
         await rover.close()
         await until(lambda: not base.peers)
         assert base.name_of(rover.node_id) == "west-rover"
+
+
+async def test_a_gateway_announces_that_it_is_one() -> None:
+    async with Node.open(**QUICK, gateway=True) as gate, Node.open(**QUICK) as leaf:
+        await leaf.connect(gate.address, public_key=gate.public_key)
+
+        def said(node: Node, other: Node) -> bool | None:
+            return is_gateway(node.live.engine.directory.capabilities_of(other.node_id))
+
+        await until(lambda: said(leaf, gate))
+        assert said(leaf, gate) is True
+        assert said(gate, leaf) is None
+    assert is_gateway(CapabilitySet(metadata={"gateway": "perhaps"})) is False
+    assert is_gateway(None) is None

@@ -14,6 +14,7 @@ import msgspec
 from meshbus.errors import HandshakeFault
 from meshbus.names.channel import ChannelName
 from meshbus.wire.messages.append import Appended
+from meshbus.wire.messages.fleetpolicy import PolicyStatement
 from meshbus.wire.messages.membership import AckReason
 
 
@@ -156,6 +157,22 @@ class PeerPlain(msgspec.Struct, frozen=True):
     """A peer does not use the meshbus profile, at least until it announces it: it knows single channels only."""
 
     node_id: int
+
+
+class PeerSecured(msgspec.Struct, frozen=True):
+    """The session with a peer is secure now: only the two nodes have its keys."""
+
+    node_id: int
+    entity_id: bytes
+    pinned: bool
+    """Whether it was secure for the first time: from now on, nothing less is accepted from it."""
+
+
+class PeerInsecure(msgspec.Struct, frozen=True):
+    """The session with a peer should be secure and is not: data is neither sent to it nor accepted from it."""
+
+    node_id: int
+    problem: str
 
 
 class StreamFailed(msgspec.Struct, frozen=True):
@@ -332,6 +349,15 @@ class Carried(msgspec.Struct, frozen=True):
     message: bytes
 
 
+class PolicyArrived(msgspec.Struct, frozen=True):
+    """A newer policy of the fleet has arrived: an issuer that this node trusts signed it, and it is complete."""
+
+    node_id: int
+    """The neighbor that sent it."""
+    statement: PolicyStatement
+    policy: bytes
+
+
 Control: TypeAlias = (
     SessionUp
     | HandshakeFailed
@@ -347,6 +373,8 @@ Control: TypeAlias = (
     | Announced
     | Negotiated
     | PeerPlain
+    | PeerSecured
+    | PeerInsecure
     | StreamFailed
     | Replied
     | RequestFailed
@@ -361,4 +389,5 @@ Control: TypeAlias = (
     | AppendAnswered
     | ReplicaWork
     | Carried
+    | PolicyArrived
 )
