@@ -121,7 +121,9 @@ async def test_the_topology_has_subnets_gateways_and_ways() -> None:
 
         def complete(found: Document) -> bool:
             rows = {row.name: row for row in found.nodes}
-            return {"gate", "east"} <= set(rows) and rows["east"].via is not None and rows["east"].subnet is not None
+            east, gate = rows.get("east"), rows.get("gate")
+            known = east is not None and None not in {east.via, east.subnet, east.hops}
+            return known and gate is not None and gate.gateway is not None
 
         rows = {row.name: row for row in (await look_until(west, complete)).nodes}
     assert (rows["east"].state, rows["east"].subnet, rows["east"].path) == (NodeState.HEARD, "3.8", None)
