@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import os
 import re
 import sys
@@ -21,10 +22,13 @@ import msgspec
 from meshbus.demo.process import input_lines, own_output, run_child, say, wait_for
 from meshbus.demo.roles import ORDERS, STATE
 from meshbus.keyfile import load_psk
+from meshbus.node.driving.tasks import TaskOwner
 
 MODULE = "net"
 """Import name of the package net-mesh."""
 _POLL_S = 0.01
+
+_logger = logging.getLogger("meshbus.demo")
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -125,15 +129,14 @@ class Visitor:
 async def _run(path: Path) -> None:
     visitor = Visitor(importlib.import_module(MODULE), load_psk(path))
     _say(visitor.hello)
-    taking = None
+    taking = TaskOwner("taking events", _logger)
     async for line in input_lines():
         command = COMMAND.decode(line)
         await visitor.do(command)
         if isinstance(command, Meet):
-            taking = asyncio.ensure_future(visitor.take())
+            taking.start(visitor.take())
         _say(visitor.told)
-    if taking is not None:
-        taking.cancel()
+    await taking.close()
     _say(visitor.told)
 
 

@@ -10,17 +10,21 @@ it has received what `Await` names. The counterpart is demo/visitors.py.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from typing import Any
 
 import msgspec
 
 from meshbus.demo.process import input_lines, run_child, say, wait_for
+from meshbus.node.driving.tasks import TaskOwner
 
 ORDERS, SECRET, SHOWN = b"orders/go", b"secret/codes", b"telemetry/"
 """The topic of orders, one that the bridge does not expose, and the prefix that the dashboard shows."""
 FORBIDDEN = 3
 """Messages on the topic that is not exposed."""
+
+_logger = logging.getLogger("meshbus.demo")
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -87,12 +91,13 @@ async def show(context: Any, zmq: Any, address: str) -> None:
                 await socket.recv_multipart()
                 messages += 1
 
-        taking = asyncio.ensure_future(take())
+        taking = TaskOwner("taking messages", _logger)
+        taking.start(take())
         async for line in input_lines():
             wanted = AWAIT.decode(line).messages
             await wait_for(lambda: messages >= wanted)  # noqa: B023 - awaited before the next line
             _say(Shown(messages))
-        taking.cancel()
+        await taking.close()
 
 
 async def _run(kind: str, address: str) -> None:
