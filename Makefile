@@ -15,7 +15,7 @@ SPREAD = -n auto --maxprocesses=4
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
-demo: env-run ## run a small fleet, then the Spark pipeline over its logs
+demo: env-run ## run a fleet with visitors, then the Spark pipeline over its logs (ARGS='--small', ARGS='--serve')
 	@.venv/bin/meshbus demo $(ARGS)
 
 test: check-static ## run static checks and all tests

@@ -15,7 +15,8 @@ tar x -C <tree>` makes; that of the pipeline before this work is commit 1538463.
 
 Stages: *append* is `append_batch` of an Arrow column with all columns that a node writes about received events. *Seal* is
 the upkeep of the log, which turns hot blocks into Parquet: in turns with appends, as when it keeps up, and in the
-background thread while appends run at full speed, until everything is sealed. *Log to gold* is a whole run of the pipeline
+background thread while appends run at full speed, until everything is sealed. Appends beside that thread are compared with
+appends of the same events that nobody seals, in pairs. *Log to gold* is a whole run of the pipeline
 over the sealed logs (`once`), with Spark started and warmed up by a small run before. *Log to silver* is the part of the
 same run that its lines of progress assign to batches of events: each line ends the time since the line before it, and the
 time belongs to its query. The last refresh of gold tables is therefore not part of it. If a version refreshes gold between
@@ -50,7 +51,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -60,7 +61,7 @@ from bench.funnel.bare import COPY, DUCK_COPY, DUCK_SCAN, SCAN, best_seconds, jo
 from bench.funnel.chain import ALLOWED_S, Probe
 from bench.funnel.cluster import cluster
 from bench.funnel.flow import COUNTED, available_formats, batch_cost, config_for, freshness, slowest, source, through
-from bench.funnel.load import Filled, Load, fill, fill_behind, write_by_arrow, write_plainly
+from bench.funnel.load import Load, append_alone, fill, fill_behind, write_by_arrow, write_plainly
 from bench.funnel.sustained import MEMORY, chain_table, most_of, rate_of, sustained
 from bench.funnel.verdicts import Line, verdict_table
 from bench.harness import Cell, Table
@@ -91,9 +92,17 @@ CHAIN_TIMES = 4.0
 """How many times as many events as with the version before this work the chain must sustain."""
 SEAL_LEAST = {64: ("M rows/s", 3.0), 1024: ("MB/s", 800.0)}
 """By payload bytes: the least rate of sealing."""
+APPEND_LEAST = 0.8
+"""Appends beside the thread that seals, of their rate alone: our reading of "without slowing appends". Both copy through
+one memory, and the system has work for both, so not 1; with less, somebody would ask why."""
+APPEND_PAIRS = 5
+"""Pairs of which the median counts: one pair may meet a pause of the disk."""
 FRESH_S, BATCH_S = 2.0, 0.3
 LOOK_S = 0.05
 """How often a pipeline looks for rows and refreshes gold when freshness is measured."""
+
+
+Done = TypeVar("Done")
 
 
 class Plan(NamedTuple):
@@ -273,7 +282,7 @@ def behind(folder: Path, load: Load) -> dict[str, float]:
     return {APPEND_BEHIND: backlog.events / filled.append.seconds, SEAL_BEHIND: backlog.events / filled.seal.seconds}
 
 
-def fill_aside(how: Callable[[Path, Load], Filled], folder: Path, load: Load) -> Filled:
+def fill_aside(how: Callable[[Path, Load], Done], folder: Path, load: Load) -> Done:
     """Fill logs that are only measured and not read."""
     try:
         return how(folder / "filled", load)
@@ -282,14 +291,21 @@ def fill_aside(how: Callable[[Path, Load], Filled], folder: Path, load: Load) ->
 
 
 def sealing_table(folder: Path, events: int, lines: list[Line]) -> Table:
-    """Measure the sealing of small and of large events, in turns with appends and in the thread."""
+    """Measure the sealing of small and of large events, in turns with appends and in the thread, and appends beside it."""
     rows: list[list[Cell]] = []
     for size, (unit, least) in SEAL_LEAST.items():
         load = Load(min(events, BACKLOG_BYTES // size), raw_bytes=size)
-        for name, how in ((SEAL, fill), (SEAL_BEHIND, fill_behind)):
-            filled = fill_aside(how, folder, load)
-            seal, megabytes = filled.seal, load.events * size / 1e6
-            rate = load.events / seal.seconds
+        megabytes = load.events * size / 1e6
+        pairs = [
+            (fill_aside(append_alone, folder, load), fill_aside(fill_behind, folder, load)) for _ in range(APPEND_PAIRS)
+        ]
+        kept = statistics.median(alone.seconds / behind.append.seconds for alone, behind in pairs)
+        forms = {
+            SEAL: fill_aside(fill, folder, load),
+            SEAL_BEHIND: sorted((behind for _, behind in pairs), key=lambda one: one.seal.seconds)[len(pairs) // 2],
+        }
+        for name, filled in forms.items():
+            seal, rate = filled.seal, load.events / filled.seal.seconds
             rates = {"M rows/s": rate / 1e6, "MB/s": rate * size / 1e6}
             lines.append(Line(f"{name}, {size} bytes", rates[unit], unit, least))
             cpu_mb_s = megabytes / seal.cpu_s if seal.cpu_s else math.nan
@@ -297,6 +313,7 @@ def sealing_table(folder: Path, events: int, lines: list[Line]) -> Table:
             plain = megabytes / write_plainly(folder / "plain", load.events * size)
             appended = load.events / filled.append.seconds / 1e6
             rows.append([size, load.events, name, appended, *rates.values(), cpu_mb_s, arrow, plain])
+        lines.append(Line(f"appends beside the sealing thread / alone, {size} bytes", kept, "", APPEND_LEAST))
     return Table(
         "Sealing",
         [
@@ -305,9 +322,10 @@ def sealing_table(folder: Path, events: int, lines: list[Line]) -> Table:
         ],
         rows,
         [
-            "thread behind: from the first append to the last segment, so the disk takes every byte twice",
+            f"thread behind: from the first append to the last segment; the median of {APPEND_PAIRS}",
             "pyarrow: the payloads alone, in memory before, by write_table and fdatasync, in files of 64 MiB, right after",
             "plain write: as many bytes by write and fdatasync: no sealing is faster",
+            f"appends beside the thread, of those alone: the median of {APPEND_PAIRS} pairs",
         ],
     )  # fmt: skip
 

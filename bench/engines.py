@@ -15,7 +15,7 @@ import numpy as np
 from meshbus.engine.base.packets import Output, PacketBatch, Train
 from meshbus.engine.channels.publish import PublishConfig
 from meshbus.engine.core import Engine
-from meshbus.engine.settings import EngineSettings
+from meshbus.engine.settings import EngineSettings, SecureConfig, SecureMode
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.policy.capability import CapabilitySet
@@ -30,8 +30,9 @@ _ROOM = 4 << 20
 class Pair:
     """A publisher and its subscriber."""
 
-    def __init__(self, *, window: int, reliable: bool) -> None:
-        self.sender, self.receiver = (_engine(number, window) for number in (1, 2))
+    def __init__(self, *, window: int, reliable: bool, secure: bool = False) -> None:
+        mode = SecureMode.AUTO if secure else SecureMode.OFF
+        self.sender, self.receiver = (_engine(number, window, mode) for number in (1, 2))
         self._config = PublishConfig(reliable=reliable)
         self._buffer = np.empty(_ROOM, np.uint8)
         self.events = 0
@@ -75,10 +76,10 @@ class Pair:
         return PacketBatch(self._buffer[:end], edges[:-1], np.diff(edges), [(source, len(starts))])
 
 
-def _engine(number: int, window: int) -> Engine:
+def _engine(number: int, window: int, mode: SecureMode) -> Engine:
     engine = Engine(
         Identity.from_seed(bytes([number]) * 32),
-        EngineSettings(psk=bytes(32), window=window, loopback=True),
+        EngineSettings(psk=bytes(32), window=window, loopback=True, secure=SecureConfig(mode=mode)),
         now=_now(),
         wall=lambda _: time.time_ns(),
         entropy=os.urandom,

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -153,11 +154,98 @@ def test_a_loop_without_a_file_is_compiled_in_memory() -> None:
 
 @pytest.mark.parametrize(
     "access",
-    [lambda: jit.copy_bytes(0, 0, 0), lambda: jit.load_u32(0), lambda: jit.load_u64(0), lambda: jit.store_u32(0, 0)],
+    [
+        lambda: jit.copy_bytes(0, 0, 0),
+        lambda: jit.load_u32(0),
+        lambda: jit.load_u64(0),
+        lambda: jit.store_u32(0, 0),
+        lambda: jit.fold_crc(0, 0),
+    ],
 )
 def test_memory_access_has_no_meaning_outside_a_loop(access: Callable[[], object]) -> None:
     with pytest.raises(RuntimeError, match="inside a compiled loop"):
         access()
+
+
+def fold_plain(target: NDArray[np.uint8], source: NDArray[np.uint8]) -> None:
+    """Do what is said about `fold_crc` with numbers: polynomials over two elements, the highest power in the first bit."""
+    for lane in range(0, 64, 16):
+        halves = target[lane : lane + 16].view("<u8").tolist()
+        moved = multiplied(halves[0], jit.FOLD_64[0]) ^ multiplied(halves[1], jit.FOLD_64[1])
+        target[lane : lane + 16] = np.frombuffer(moved.to_bytes(16, "little"), np.uint8) ^ source[lane : lane + 16]
+
+
+def multiplied(one: int, other: int) -> int:
+    product = 0
+    for bit in range(64):
+        product ^= (one << bit) * (other >> bit & 1)
+    return product
+
+
+@jit.kernel(fold_plain)
+def fold(target: NDArray[np.uint8], source: NDArray[np.uint8]) -> None:
+    jit.fold_crc(target.ctypes.data, source.ctypes.data)
+
+
+def test_the_factors_of_the_folding_are_powers_of_x_modulo_the_polynomial() -> None:
+    def reflected(number: int) -> int:
+        return int(f"{number:032b}"[::-1], 2)
+
+    def power(exponent: int) -> int:
+        rest = 1
+        for _ in range(exponent):
+            rest = rest << 1 ^ (0x104C11DB7 if rest >> 31 else 0)
+        return rest
+
+    assert tuple(reflected(power(bits)) << 1 for bits in (512 + 32, 512 - 32)) == jit.FOLD_64
+
+
+def test_folding_keeps_the_checksum() -> None:
+    source = np.random.default_rng(1).integers(0, 256, 128, np.uint8)
+    expected = zlib.crc32(source.tobytes(), 0xFFFFFFFF)
+    target = source[:64].copy()
+    fold_plain(target, source[64:])
+    assert zlib.crc32(target.tobytes(), 0xFFFFFFFF) == expected
+
+
+@compiled
+@pytest.mark.skipif(not jit.can_fold(), reason="the processor cannot multiply without carries")
+@pytest.mark.usefixtures("empty_cache")
+@pytest.mark.parametrize("at", [0, 1, 8])
+def test_the_compiled_folding_is_the_plain_one(at: int) -> None:
+    source = np.random.default_rng(at).integers(0, 256, 200, np.uint8)
+    targets = [source[100 + at : 164 + at].copy() for _ in range(2)]
+    fold_plain(targets[0], source[at : at + 64])
+    fold.run(targets[1], source[at : at + 64].copy())
+    assert targets[1].tolist() == targets[0].tolist()
+
+
+@pytest.mark.parametrize("name", ["NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"])
+def test_nothing_is_folded_where_numba_compiles_for_another_processor(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "generic")
+    assert not jit._multiplies_without_carries.__wrapped__()
+
+
+@pytest.mark.parametrize(("machine", "flags"), [("aarch64", "flags: pclmulqdq sse"), ("x86_64", "flags: sse sse2")])
+def test_nothing_is_folded_on_a_processor_that_cannot(
+    machine: str, flags: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("pathlib.Path.read_text", lambda *_: flags)
+    assert not jit._multiplies_without_carries.__wrapped__()
+
+
+def test_nothing_is_folded_on_a_system_that_does_not_say_what_its_processor_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(*_: object) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("pathlib.Path.read_text", missing)
+    assert not jit._multiplies_without_carries.__wrapped__()
 
 
 # ── beside a loop ───────────────────────────────────────────────────────────────────────────

@@ -19,6 +19,7 @@ import zmq.asyncio
 
 from bench.child import serve
 from meshbus.node.channels.subscription import Subscription
+from meshbus.node.driving.warmup import warm
 from meshbus.node.node import Node
 
 PSK = "5a" * 32
@@ -103,4 +104,5 @@ class TcpReceiver:
 RECEIVERS = {"meshbus": MeshbusReceiver, "pyzmq": PyzmqReceiver, "tcp": TcpReceiver}
 
 if __name__ == "__main__":
+    warm()
     asyncio.run(serve(RECEIVERS[sys.argv[1]]()))

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 
 from bench.child import serve
 from bench.large.receiver import PSK
+from meshbus.node.driving.warmup import warm
 from meshbus.node.node import Node
 
 POSE_HZ, FRAME_HZ = 100, 5
@@ -39,13 +40,13 @@ class Robot:
         return ""
 
     async def drive(self, seconds: float, frames: bool) -> int:
-        """Publish for so long; return the number of poses. A pose is the time at which it was published."""
+        """Publish for so long; return the number of poses. Poses and frames begin with the time at which they are published."""
         assert self._node is not None
         poses, sent, began = self._node.publisher(POSES), 0, time.monotonic()
         async with asyncio.TaskGroup() as group:
             camera = group.create_task(self._film(self._node)) if frames else None
             while time.monotonic() - began < seconds:
-                await poses.publish(time.monotonic_ns().to_bytes(8, "little"))
+                await poses.publish(_time())
                 sent += 1
                 await asyncio.sleep(max(began + sent / POSE_HZ - time.monotonic(), 0.0))
             if camera is not None:
@@ -53,11 +54,17 @@ class Robot:
         return sent
 
     async def _film(self, node: Node) -> None:
-        camera, frame, chance = node.publisher(FRAMES + self._name), bytes(FRAME_BYTES), random.Random(self._name)
+        camera, chance = node.publisher(FRAMES + self._name), random.Random(self._name)
+        image = chance.randbytes(FRAME_BYTES - 8)
         while True:
             await asyncio.sleep(chance.uniform(1 - JITTER, 1 + JITTER) / FRAME_HZ)
-            await camera.publish(frame)
+            await camera.publish(_time() + image)
+
+
+def _time() -> bytes:
+    return time.monotonic_ns().to_bytes(8, "little")
 
 
 if __name__ == "__main__":
+    warm()
     asyncio.run(serve(Robot(sys.argv[1])))

@@ -308,10 +308,12 @@ class PeerFault(StrEnum):
     UNKNOWN = "unknown"
     FAILED = "failed"
     UNREACHABLE = "unreachable"
+    INSECURE = "insecure"
+    """Its session should be secure and is not (docs/guide/secure-sessions.md)."""
 
 
 class PeerError(MeshError):
-    """A peer is unknown, failed or unreachable."""
+    """A peer is unknown, failed, unreachable, or not secure although it should be."""
 
     code = "peer"
 

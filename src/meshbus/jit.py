@@ -19,11 +19,14 @@ uses kernels never loads numba, which takes 120 MB.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import os
+import platform
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from meshbus import beside
@@ -40,6 +43,10 @@ _COMPILED_ONLY = "this function works only inside a compiled loop; call it from 
 
 WORTH_LOADING = 16
 """Calls on a loop after which a kernel is loaded. Our choice: more than connecting and a few small batches need."""
+
+FOLD_64 = 0x154442BD4, 0x1C6E41596
+"""What the two halves of 16 bytes are multiplied by to move them by 64 bytes: x^544 and x^480 modulo the polynomial of CRC-32,
+with the bits in its order."""
 
 _FAILED = "%s cannot be compiled; please report this as a bug"
 
@@ -172,6 +179,32 @@ def store_u32(address: int, value: int) -> None:
     raise RuntimeError(_COMPILED_ONLY)
 
 
+def fold_crc(target: int, source: int) -> None:
+    """Replace 64 bytes by others, so that their CRC-32 is that of the old ones with 64 more behind them.
+
+    The register of the CRC must start with 0. Works only inside a compiled loop, and if `can_fold` says so.
+    """
+    raise RuntimeError(_COMPILED_ONLY)
+
+
+def can_fold() -> bool:
+    """Return whether loops with `fold_crc` can be compiled."""
+    return available() and _multiplies_without_carries()
+
+
+@functools.cache
+def _multiplies_without_carries() -> bool:
+    """Return whether the processor has the instruction for it, and numba compiles for this processor."""
+    # Numba is not asked, because importing it takes long, and where this cannot tell, there is another way.
+    told_otherwise = {"NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"} & set(os.environ)
+    if platform.machine() not in {"x86_64", "AMD64"} or told_otherwise:
+        return False
+    try:
+        return " pclmulqdq " in Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return False
+
+
 def writable(array: A) -> A:
     """Return the array, or a copy if it is read-only: numba compiles a loop again for a read-only array."""
     return array if array.flags.writeable else array.copy()
@@ -243,10 +276,30 @@ def _teach_memory() -> None:
 
         return types.void(types.uintp, types.uint32), generate
 
+    @intrinsic  # type: ignore[untyped-decorator]
+    def fold(_typing: Any, target: Any, source: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            pair = ir.VectorType(ir.IntType(64), 2)
+            made = ir.FunctionType(pair, (pair, pair, ir.IntType(8)))
+            multiply = cgutils.get_or_insert_function(builder.module, made, "llvm.x86.pclmulqdq")
+            factors = ir.Constant(pair, list(FOLD_64))
+            for lane in range(0, 64, 16):
+                places = [builder.add(address, ir.Constant(address.type, lane)) for address in arguments]
+                to, taken = (builder.inttoptr(place, pair.as_pointer()) for place in places)
+                old, new = builder.load(to, align=1), builder.load(taken, align=1)
+                # Which half of each operand is multiplied: the first of both, and the second of both.
+                for halves in (0x00, 0x11):
+                    new = builder.xor(new, builder.call(multiply, (old, factors, ir.Constant(ir.IntType(8), halves))))
+                builder.store(new, to, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.uintp, types.uintp), generate
+
     overload(copy_bytes)(lambda target, source, length: lambda target, source, length: copy(target, source, length))
     overload(load_u32)(lambda address: lambda address: load_32(address))
     overload(load_u64)(lambda address: lambda address: load_64(address))
     overload(store_u32)(lambda address, value: lambda address, value: store(address, value))
+    overload(fold_crc)(lambda target, source: lambda target, source: fold(target, source))
 
 
 _helpers.append(copy_bytes)

@@ -88,7 +88,7 @@ def create_psk(path: Path, entropy: Entropy = os.urandom) -> bytes:
 def load_psk(path: Path) -> bytes:
     """Read a mesh key: a file written by `create_psk`, or 64 hex digits alone."""
     text = _read(path, "psk", secret=True)
-    bare = _from_hex(text.strip())
+    bare = from_hex(text.strip())
     if bare is not None and len(bare) == PSK_BYTES:
         return bare
     return _secret(_parse_table(text, path, "psk"), "key", PSK_BYTES, path, "psk")
@@ -107,7 +107,7 @@ def parse_tokens(text: str, source: str = "") -> tuple[PermissionToken, ...]:
     """
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
     packed = "".join("".join(lines).split())
-    raw = _from_hex(packed) if packed else None
+    raw = from_hex(packed) if packed else None
     if raw is None:
         raw = _from_base64(packed)
     if not raw:
@@ -179,6 +179,26 @@ def create_file(path: Path, text: str, what: str) -> None:
         raise _bad(what, f"cannot be created: {error.strerror or error}", path) from None
 
 
+def replace_file(path: Path, text: str, what: str) -> None:
+    """Write a file that only its owner can read over an old one, completely or not at all. Raises ConfigError."""
+    place = path.parent / f".{path.name}.{os.urandom(6).hex()}"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            _write_new(place, text)
+            place.replace(path)
+        finally:
+            place.unlink(missing_ok=True)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise _bad(what, f"cannot be written: {error.strerror or error}", path) from None
+
+
+def read_table(path: Path, what: str, most_bytes: int) -> dict[str, object]:
+    """Read a TOML file of a kind that only its owner can change. Raises ConfigError."""
+    return _parse_table(_read(path, what, secret=True, most_bytes=most_bytes), path, what)
+
+
 def _write_new(path: Path, text: str) -> None:
     handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -207,22 +227,22 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _read(path: Path, what: str, *, secret: bool = False) -> str:
+def _read(path: Path, what: str, *, secret: bool = False, most_bytes: int = _MAX_BYTES) -> str:
     try:
         with path.open("rb") as file:
             # The open file is checked, not the path: the path could point to another file by now.
             status = os.fstat(file.fileno())
             if secret:
                 _check_private(status, path, what)
-            content = file.read(_MAX_BYTES + 1)
+            content = file.read(most_bytes + 1)
     except FileNotFoundError:
         make = {"identity": "meshbus key new", "psk": "meshbus key psk"}.get(what)
         hint = f"create it with `{make} {path}`, or correct the path" if make else "check the path"
         raise _bad(what, f"the file does not exist; {hint}", path) from None
     except OSError as error:
         raise _bad(what, f"cannot be read: {error.strerror or error}", path) from None
-    if len(content) > _MAX_BYTES:
-        raise _bad(what, f"is longer than {_MAX_BYTES} bytes, so it is another kind of file; check the path", path)
+    if len(content) > most_bytes:
+        raise _bad(what, f"is longer than {most_bytes} bytes, so it is another kind of file; check the path", path)
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
@@ -256,13 +276,14 @@ def _parse_table(text: str, path: Path, what: str) -> dict[str, object]:
 
 def _secret(table: dict[str, object], key: str, size: int, path: Path, what: str) -> bytes:
     value = table.get(key)
-    raw = _from_hex(value) if isinstance(value, str) else None
+    raw = from_hex(value) if isinstance(value, str) else None
     if raw is None or len(raw) != size:
         raise _bad(what, f"has no {key!r} of {2 * size} hex digits; restore it from a copy", path)
     return raw
 
 
-def _from_hex(text: str) -> bytes | None:
+def from_hex(text: str) -> bytes | None:
+    """Return the bytes of hex digits, or None if the text is something else."""
     try:
         return bytes.fromhex(text)
     except ValueError:

@@ -737,6 +737,18 @@ class Node:
         """Add a token or a chain of tokens: presented to publishers that require one, and used for our own publishing."""
         self._running.call(lambda: self._node.add_token(token))
 
+    @property
+    def pins(self) -> dict[int, bytes]:
+        """The nodes that were seen secure, with their public keys; nothing less is accepted from them."""
+        return self._running.call(lambda: self._node.pins)
+
+    def reset_pins(self, node: int | str | None = None) -> int:
+        """Remove the pin of a node, given by its id or name, or all pins; return how many there were.
+
+        Raises ConfigError if the node is not pinned.
+        """
+        return self._running.call(lambda: self._node.reset_pins(node))
+
     def revoke_tokens(self, issuer: bytes, generation: int) -> None:
         """Reject an issuer's tokens of lower generations; subscriptions that depend on one end at once."""
         self._running.call(lambda: self._node.revoke_tokens(issuer, generation))

@@ -7,8 +7,10 @@ import pytest
 from meshbus.cli.exit import Exit
 from meshbus.keyfile import create_psk
 from meshbus.names.identity import Identity
+from meshbus.testing.realpeer import RealPeer
 from tests.cli.conftest import Meshbus
-from tests.cli.running import running
+from tests.cli.running import running, until
+from tests.interop.newest import PACKAGES
 
 
 def test_a_node_with_and_without_peers(meshbus: Meshbus, tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -59,3 +61,22 @@ def test_the_name_of_a_peer_is_in_the_notices(tmp_path: Path) -> None:
             second.notice("negotiated")  # before it a node does not say goodbye
             second.stop()
         assert first.notice("peer_gone")["name"] == "west-rover"
+
+
+def test_the_dialect_of_a_net_mesh_peer_is_shown(
+    meshbus: Meshbus, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    psk = create_psk(tmp_path / "mesh.key")
+    with (
+        RealPeer(psk=psk, packages=PACKAGES) as peer,
+        running(tmp_path / "a", f'accept = ["{peer.node_id:016x}"]\n') as node,
+    ):
+        node_id = int(node.status["node_id"], 16)
+        peer.connect(node.address, bytes.fromhex(node.status["noise_public_key"]), node_id)
+        peer.start()
+        # It grants what our node announces, as only its level does.
+        until(lambda: meshbus("peers", "--admin", node.admin).row["dialect"], lambda dialect: dialect == "C")
+        request.getfixturevalue("terminal")
+        shown = meshbus("peers", "--admin", node.admin).out
+        assert "dialect" in shown
+        assert " C " in shown

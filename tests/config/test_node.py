@@ -12,7 +12,7 @@ from meshbus.config.node import ChannelEntry, Logged, NodeConfig, PeerEntry, Unk
 from meshbus.config.spelling import Endpoint
 from meshbus.config.subscription import SubscriptionEntry
 from meshbus.engine.session.negotiate import Profile
-from meshbus.engine.settings import GatewayConfig
+from meshbus.engine.settings import GatewayConfig, SecureMode
 from meshbus.errors import ConfigError
 from meshbus.keyfile import create_psk, format_tokens
 from meshbus.log.durability import LogConfig, Retention, Tiering, every_n
@@ -55,6 +55,8 @@ receive_buffer_bytes = 1048576
 poll_us = 200
 window_bytes = 131072
 profile = false
+secure = "off"
+pins = "keys/pins.toml"
 log_dir = "logs"
 record_packets = true
 record_sampling = 10
@@ -165,6 +167,8 @@ def test_a_file_sets_everything(file: Path) -> None:
     assert config.public_address == Endpoint("2001:db8::7", 9000)
     assert config.identity == file.parent / "keys/identity.toml"
     assert config.psk_file == file.parent / "keys/mesh.key"
+    assert config.secure is SecureMode.OFF
+    assert config.pins_path() == file.parent / "keys/pins.toml"
     assert config.admin_path() == file.parent / "run/admin.sock"
     assert config.tokens == (file.parent / "tokens/lidar.token", Path("/etc/meshbus/other.token"))
     assert config.log_dir == file.parent / "logs"
@@ -554,3 +558,10 @@ def test_channels_that_are_open_by_default_give_a_gateway_no_rule() -> None:
     assert registry is not None
     assert registry.get_by_name("else") is not None
     assert registry.rule_of("else") is None
+
+
+def test_pins_are_beside_the_identity_unless_there_is_none(tmp_path: Path) -> None:
+    assert _load(identity=tmp_path / "id.toml").pins_path() == tmp_path / "id.pins.toml"
+    assert _load(ephemeral=True).pins_path() is None
+    assert _load(ephemeral=True, pins=tmp_path / "p").pins_path() == tmp_path / "p"
+    assert _load().secure is SecureMode.AUTO

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any, NamedTuple
 
-from meshbus.demo.roles import GATEWAY, FleetFiles
+from meshbus.demo.roles import FRAMES, GATEWAY, FleetFiles
 from meshbus.log.packets.reader import PacketReader
 from meshbus.log.reader import LogReader, list_channels
 from meshbus.names.subnet import SubnetId
@@ -29,7 +29,7 @@ def logged(files: FleetFiles, name: str, kind: str) -> dict[str, list[Row]]:
     origins = {identity.origin_hash: member for member, identity in files.identities.items()}
     return {
         entry.channel: [
-            Row(origins[event.origin], bytes(event.payload), event.pub_seq)
+            Row(origins.get(event.origin, "a visitor"), bytes(event.payload), event.pub_seq)
             for event in LogReader(root, entry.channel).snapshot().events()
         ]
         for entry in list_channels(root)
@@ -47,7 +47,10 @@ def judged(files: FleetFiles) -> Judged:
             RECORDED[row["reason"]].word if row["reason"] else "forward",
         )
         for row in rows
-        if row["verdict"] != Fate.DELIVERED and row["src"] is not None and row["event_count"]
+        # A part of a large event counts no event.
+        if row["verdict"] != Fate.DELIVERED
+        and row["src"] is not None
+        and (row["event_count"] or row["channel"] == FRAMES)
     )
 
 

@@ -104,3 +104,24 @@ def test_a_killed_parent_takes_its_child_along(tmp_path: Path) -> None:
         pid = int(running.stdout.readline())
         os.kill(running.pid, signal.SIGKILL)
     assert gone(pid)
+
+
+async def test_a_child_reads_lines_until_its_input_ends_and_libraries_cannot_disturb_what_it_says(
+    tmp_path: Path,
+) -> None:
+    program = (
+        "import asyncio, os\n"
+        "from meshbus.demo.process import input_lines, own_output, say\n"
+        "async def main():\n"
+        "    own_output()\n"
+        "    os.write(1, b'printed by a library\\n')\n"
+        "    async for line in input_lines(): say(b'heard ' + line)\n"
+        "    say(b'end\\n')\n"
+        "asyncio.run(main())"
+    )
+    async with _child(program, tmp_path) as child:
+        child.tell(b"one\n")
+        assert await child.answer() == "heard one"
+        child.end_input()
+        assert await child.answer() == "end"
+    assert "printed by a library" in (tmp_path / "err").read_text()

@@ -1,20 +1,27 @@
 """The files of the fleet are those of real nodes, and the proposed policy differs in what it says it does."""
 
+from pathlib import Path
+
 import pytest
 
 from meshbus.config import NodeConfig
+from meshbus.demo.alarms import NAMES
 from meshbus.demo.detector import Detector
 from meshbus.demo.roles import (
     ALARMS,
     ANOMALIES,
+    CONTROL,
     DETECTOR,
     FAILING,
+    FRAMES,
     GATEWAY,
     MAPS,
     NOTES,
+    ORDERS,
     PIPELINE,
     POSES,
     PROPOSED_POLICY,
+    REPLICAS,
     ROLES,
     TRACES,
     FleetFiles,
@@ -65,6 +72,8 @@ def test_the_proposal_changes_two_channels_and_nothing_else(files: FleetFiles) -
         MAPS: Visibility.EXPORTED,
         TRACES: Visibility.SUBNET_LOCAL,
         ANOMALIES: Visibility.PARENT_VISIBLE,
+        FRAMES: Visibility.PARENT_VISIBLE,
+        ORDERS: Visibility.GLOBAL,
     }
     assert NOTES not in rules
     changed = {new.name: new.visibility for old, new in zip(before.channels, after.channels, strict=True) if old != new}
@@ -75,7 +84,9 @@ def test_the_proposal_changes_two_channels_and_nothing_else(files: FleetFiles) -
 def test_the_pipeline_reads_what_the_gateway_and_the_readers_wrote(files: FleetFiles) -> None:
     settings = load_config(files.folder / PIPELINE)
     assert settings.tables == str(files.folder / "tables")
-    assert settings.logs == tuple(str(files.log_dir(name)) for name in (GATEWAY, "control", "east-planner"))
+    replicas = [files.folder / REPLICAS / name / "logs" for name in NAMES]
+    logs = [*(files.log_dir(name) for name in (GATEWAY, "control", "east-planner")), *replicas]
+    assert settings.logs == tuple(map(str, logs))
     readers = {files.identities[name].node_id for name in ("control", "east-planner")}
     assert {entry.peer for entry in settings.subscriptions} == readers
 
@@ -91,6 +102,17 @@ def test_the_detector_begins_on_the_failing_rover_and_may_move_to_the_gateway(fi
         assert found == ([(DETECTOR, role.name == FAILING, ANOMALIES)] if role.name in {FAILING, GATEWAY} else [])
         for entry in config.daemons:
             assert entry.load_factory() is Detector
+
+
+def test_one_node_has_a_bridge_and_only_a_gateway_that_is_asked_to_serves_a_page(
+    files: FleetFiles, tmp_path: Path
+) -> None:
+    with_bridge = [role.name for role in ROLES if NodeConfig.load(files.config(role.name), env={}).edge]
+    assert with_bridge == [CONTROL]
+    assert NodeConfig.load(files.config(GATEWAY), env={}).web is None
+    served = write_files(tmp_path, serve=True)
+    web = {role.name: NodeConfig.load(served.config(role.name), env={}).web for role in ROLES}
+    assert [name for name, entry in web.items() if entry is not None] == [GATEWAY]
 
 
 def test_nothing_is_overwritten(files: FleetFiles) -> None:

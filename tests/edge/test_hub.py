@@ -175,6 +175,65 @@ def test_a_peer_holds_as_much_as_it_may() -> None:
     assert (ignored[Ignored.TOO_MANY_PREFIX_BYTES], ignored[Ignored.TOO_MANY_SUBSCRIPTIONS]) == (1, 1)
 
 
+CHANGES = st.lists(
+    st.tuples(st.sampled_from((b"a", b"b")), st.dictionaries(st.text("xy", max_size=2).map(str.encode), st.booleans())),
+    max_size=12,
+)
+
+
+@given(CHANGES, st.integers(1, 6), st.integers(1, 8), st.integers(1, 6))
+def test_changes_at_once_are_the_changes_one_by_one(
+    steps: list[tuple[bytes, dict[bytes, bool]]], subscriptions: int, prefix_bytes: int, collected: int
+) -> None:
+    limits = HubLimits(subscriptions=subscriptions, prefix_bytes=prefix_bytes)
+    single, together = PubSubHub(encode, limits=limits), PubSubHub(encode, limits=limits)
+    for hub in (single, together):
+        hub.peer_up(b"a", 1)
+        hub.peer_up(b"b", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MAX_COLLECTED", collected)
+        for name, wanted in steps:
+            taken = True
+            for prefix, want in wanted.items():
+                change = single.subscribe(name, 1, prefix) if want else single.unsubscribe(name, 1, prefix)
+                if change is Change.REFUSED:
+                    taken = False
+                    break
+            assert together.change(name, 1, wanted) is taken
+            if not taken:  # the caller ends the connection
+                single.peer_down(name, 1)
+                together.peer_down(name, 1)
+                break
+        assert together.publish([b"xyx"]) == single.publish([b"xyx"])
+        assert together.prefixes() == single.prefixes()
+        assert together.stats() == single.stats()
+
+
+def test_collected_changes_are_bounded(hub: PubSubHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_COLLECTED", 4)
+    monkeypatch.setattr(module, "MAX_COLLECTED_BYTES", 10)
+    hub.peer_up(b"a", 1)
+    hub.peer_up(b"b", 1)
+    most = [0, 0]
+    for number in range(20):
+        hub.change(b"ab"[number % 2 : number % 2 + 1], 1, {b"%d" % number: True, b"%d" % (number - 1): False})
+        waiting = [prefix for peer in hub._live.values() for prefix in peer.collected]
+        most = [max(most[0], len(waiting)), max(most[1], sum(map(len, waiting)))]
+    assert (most[0], most[1] <= 10) == (4, True)
+    assert hub.prefixes() == sorted(b"%d" % number for number in range(20))
+
+
+def test_changes_of_a_peer_that_left_are_forgotten(hub: PubSubHub) -> None:
+    hub.peer_up(b"a", 1)
+    assert hub.change(b"a", 1, {b"x": True})
+    hub.peer_up(b"a", 2)
+    assert hub.publish([b"x"]) == 0
+    assert hub.change(b"a", 1, {b"x": True}), "ignored and counted, but not refused"
+    assert hub.stats().ignored[Ignored.SUBSCRIBE_STALE] == 1
+    assert hub.change(b"a", 2, {b"x": True})
+    assert hub.publish([b"x"]) == 1
+
+
 # ── messages ────────────────────────────────────────────────────────────────────────────────
 
 

@@ -193,3 +193,21 @@ async def test_events_that_are_not_read_are_bounded_and_counted(monkeypatch: pyt
         peer.send(b"".join(subscribe(b"%d" % number) for number in range(10)))
         await until_subscriptions(xpub, 10)
         assert xpub.counters["drop"] == {"event_queue_full": 7}
+
+
+async def test_thousands_of_changes_at_once_end_in_the_last_of_each() -> None:
+    async with Pub() as pub, await RawPeer.connect(await pub.bind(LOOPBACK)) as peer:
+        turns = [subscribe(b"kept"), subscribe(b"flip")]
+        for number in range(3000):
+            turns += [subscribe(b"robot/%d/" % number), cancel(b"robot/%d/" % (number - 100)), cancel(b"flip")]
+        peer.send(b"".join([*turns, subscribe(b"end")]))
+        await pub.wait_subscribed(b"ending", timeout_s=PATIENCE_S)
+        assert pub.stats.subscriptions == 102
+        assert [pub.publish(topic) for topic in (b"flip", b"kept", b"robot/2999/x", b"robot/2899/x")] == [0, 1, 1, 0]
+
+
+async def test_a_peer_that_subscribes_too_much_at_once_is_disconnected() -> None:
+    async with Pub(max_subscriptions=10) as pub, await RawPeer.connect(await pub.bind(LOOPBACK)) as peer:
+        peer.send(b"".join(subscribe(b"%d" % number) for number in range(11)))
+        await peer.closed()
+        assert pub.stats.subscriptions == 0

@@ -12,6 +12,7 @@ import pytest
 from meshbus.engine.base.notices import Replied, Requested, RequestFailed
 from meshbus.engine.session.negotiate import Profile
 from meshbus.engine.settings import GatewayConfig
+from meshbus.engine.streams.partslice import SLICE_PARTS
 from meshbus.engine.streams.reorder import DEFAULT_BUDGET
 from meshbus.engine.streams.traffic import LARGE_FLIGHT
 from meshbus.errors import LocalProtocolError, PartialDelivery
@@ -43,8 +44,7 @@ def mixed(rng: random.Random, count: int) -> list[bytes]:
 # ── every event, byte for byte ──────────────────────────────────────────────────────────────
 
 
-@for_each_seed(range(12))
-def test_large_and_small_events_arrive_in_order_through_loss(seed: int) -> None:
+def assert_large_and_small_arrive_in_order_through_loss(seed: int) -> None:
     rng = random.Random(seed)
     net, left, right = pair(seed, path=BAD, left={"max_payload": rng.choice([1300, 8090])})
     subscribed(right, left)
@@ -64,6 +64,11 @@ def test_large_and_small_events_arrive_in_order_through_loss(seed: int) -> None:
     numbers = [batch.pub_seq + n for batch in right.events if batch.channel == CHANNEL for n in range(len(batch))]  # type: ignore[operator]
     assert [b - a for a, b in pairwise(numbers)] == [1] * (len(events) - 1)
     assert (len(right.engine.large), right.engine.large.nbytes) == (0, 0)
+
+
+@for_each_seed(range(12))
+def test_large_and_small_events_arrive_in_order_through_loss(seed: int) -> None:
+    assert_large_and_small_arrive_in_order_through_loss(seed)
 
 
 def through_loss(size: int, seed: int = 5) -> None:
@@ -109,7 +114,7 @@ def pose_delays(*, frames: bool) -> list[float]:
         subscribed(hub, robot, POSES)
         subscribed(hub, robot, f"frames/{robot.name}")
     net.run(for_s=1.0)
-    frame, sent, delays, began = bytes(200_000), {}, [], net.clock.now
+    frame, sent, delays, began, seen = bytes(200_000), {}, [], net.clock.now, len(hub.events)
     for tick in range(300):
         for robot in robots:
             if frames and tick % 20 == 0:
@@ -119,7 +124,9 @@ def pose_delays(*, frames: bool) -> list[float]:
             robot.publish(POSES, [pose])
         for _ in range(10):
             net.run(for_s=0.001)
-            delays += [net.clock.now - sent.pop(pose) for pose in hub.payloads(POSES) if pose in sent]
+            arrived = [pose for batch in hub.events[seen:] if batch.channel == POSES for pose in batch.payloads()]
+            delays += [net.clock.now - sent.pop(pose) for pose in arrived]
+            seen = len(hub.events)
     net.run(for_s=1.0)
     assert net.clock.now - began > 3.0
     assert len(hub.payloads(POSES)) == 600
@@ -133,6 +140,25 @@ def test_frames_do_not_hold_up_poses() -> None:
     for share in (0.5, 0.99):
         place = int(share * 600) - 1
         assert beside[place] <= 2 * alone[place]
+
+
+def test_a_frame_for_many_subscribers_leaves_in_slices() -> None:
+    net = FakeNet(8)
+    hub, *viewers = (net.create(name) for name in ("hub", *(f"viewer{number}" for number in range(12))))
+    for viewer in viewers:
+        meet(hub, viewer)
+        subscribed(viewer, hub)
+    tap, frame = Wiretap(net), random.Random(8).randbytes(200_000)
+
+    def parts() -> int:
+        return sum(header.event_count == 0 for viewer in viewers for header in tap.data(hub, viewer))
+
+    hub.publish(CHANNEL, [frame])
+    assert parts() == SLICE_PARTS, "the first call does not send what the windows of all allow"
+    net.run(for_s=0.02)
+    assert parts() == 12 * 25
+    net.run(for_s=1)
+    assert [viewer.payloads(CHANNEL) for viewer in viewers] == 12 * [[frame]]
 
 
 def test_small_events_of_a_best_effort_channel_overtake_a_large_one() -> None:
@@ -272,8 +298,9 @@ def test_a_sender_that_gives_up_leaves_no_event_behind() -> None:
 # ── relays, gateways, requests ──────────────────────────────────────────────────────────────
 
 
-def test_large_events_pass_a_relay_and_a_gateway_under_its_rules() -> None:
-    net = FakeNet(6)
+@pytest.mark.parametrize("path", [FakePath(), BAD], ids=["good", "bad"])
+def test_large_events_pass_a_relay_and_a_gateway_under_its_rules(path: FakePath) -> None:
+    net = FakeNet(6, path=path)
     gateway = net.create("gateway", gateway=GatewayConfig())
     registry = ChannelConfigRegistry()
     for name, visibility in (("open", Visibility.GLOBAL), ("closed", Visibility.SUBNET_LOCAL)):

@@ -13,6 +13,7 @@ from meshbus.engine.core import Engine
 from meshbus.engine.services import SERVICES
 from meshbus.engine.session.liveness import Liveness
 from meshbus.engine.session.service import Row, Service
+from meshbus.engine.settings import SecureConfig, SecureMode
 from meshbus.testing.rig import rig
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.subprotocol import FIRST_VENDOR_ID, SubprotocolVersion
@@ -23,7 +24,8 @@ ROOMS_OF_SERVICES = ("channels", "directory", "nat", "routes", "streams")
 ALWAYS = tuple(row for row in SERVICES if not row.optional)
 OPTIONAL = frozenset(row.id for row in SERVICES if row.optional and row.id is not None)
 PLAIN = {row.id for row in ALWAYS if row.id is not None and not row.profile and not row.later}
-PROFILE = {row.id for row in ALWAYS if row.id is not None and row.profile}
+PROFILE = {row.id for row in ALWAYS if row.id is not None and row.profile} - {Subprotocol.SECURE}
+"""Without secure sessions, which an engine offers only if its settings say so."""
 MAX_ARGUMENTS = 5
 
 
@@ -67,6 +69,13 @@ def test_it_offers_what_is_optional_only_if_its_settings_say_so() -> None:
     registry = rig(carries=frozenset({Subprotocol.MIGRATION})).registry
     offered = {descriptor.id for descriptor in registry.all_descriptors()}
     assert offered == PLAIN | PROFILE | {Subprotocol.MIGRATION}
+
+
+@pytest.mark.parametrize("mode", SecureMode)
+def test_it_offers_secure_sessions_only_if_its_settings_say_so(mode: SecureMode) -> None:
+    registry = rig(secure=SecureConfig(mode=mode)).registry
+    offered = {descriptor.id for descriptor in registry.all_descriptors()}
+    assert offered == PLAIN | PROFILE | (set() if mode is SecureMode.OFF else {Subprotocol.SECURE})
 
 
 def test_without_the_profile_it_is_a_plain_node() -> None:

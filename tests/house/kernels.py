@@ -22,6 +22,7 @@ from numba.core.dispatcher import Dispatcher
 
 import meshbus
 from meshbus import beside, jit
+from meshbus.log.parquet.checksum import crc32
 from meshbus.log.payload import Codec
 from meshbus.node.driving.warmup import warm
 from meshbus.policy.guard import AuthGuard
@@ -72,6 +73,7 @@ def use_log() -> None:
         write_all(log, varied_appends(3, 12))
         list(log.read_range(0, 100))
         log.seal()
+    crc32(bytearray(1 << 20))  # of a page as large as those of large logs
 
 
 def use_json() -> None:

@@ -58,6 +58,7 @@ def test_the_run_lock_holds_the_project_at_allowed_versions() -> None:
         *project["project"]["dependencies"],
         *extras["arrow"],
         *extras["fast"],
+        *extras["report"],
         *project["build-system"]["requires"],
     ]
     pins = _pins(RUN)
@@ -90,6 +91,7 @@ def test_every_extra_is_imported_somewhere() -> None:
         "opentelemetry-sdk": "opentelemetry.sdk",
         "prometheus-client": "prometheus_client",
         "protobuf": "google.protobuf",
+        "vl-convert-python": "vl_convert",
     }
     unused = [
         f"{extra}: {name}"

@@ -7,6 +7,7 @@ announcement then fail with "unknown peer". So `join` is direct unless asked oth
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from meshbus.names.channel import ChannelName
@@ -29,14 +30,16 @@ EXPERIMENTAL_FROM = 0xF000
 class Lab:
     """Makes peers and nodes, joins them, and puts everything away."""
 
-    def __init__(self) -> None:
+    def __init__(self, packages: Path | None = None) -> None:
+        """Make real peers of the version in a directory, or of the one that is installed."""
+        self._packages = packages
         self.taps: list[Tap] = []
         self._peers: list[RealPeer] = []
         self._nodes: list[Node] = []
 
     def peer(self, **options: Any) -> RealPeer:
         """Make a real peer; it hears nothing before its `start`."""
-        peer = RealPeer(psk=PSK, **options)
+        peer = RealPeer(**{"psk": PSK, "packages": self._packages, **options})
         self._peers.append(peer)
         return peer
 

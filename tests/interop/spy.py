@@ -1,29 +1,19 @@
 """Reads the messages of one subprotocol that pass between two nodes, and may hold some of them back.
 
 Session keys follow from the mesh key and the two handshake messages, which anyone on the way sees (mesh.md §3), so a tap
-can read what real nodes say to each other. The hash of the handshake is computed here, by other code than that of nodes.
+can read what real nodes say to each other. The hash of the handshake is computed by other code than that of nodes.
 """
 
-import hmac
 from collections.abc import Callable
-from hashlib import blake2s
-from typing import NamedTuple
 
 from meshbus.wire.header import unpack_header
 from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.messages.migration import MigrationMessage, decode_migration
 from meshbus.wire.seal import Opener
+from tests.eavesdrop import End, handshake_hash
 from tests.interop.tap import HANDSHAKE, HEADER_BYTES, NET, ROUTE_BYTES, ROUTED, Tap
 
 MIGRATION = 0x0500
-PROTOCOL = b"Noise_NKpsk0_25519_ChaChaPoly_BLAKE2s"
-
-
-class End(NamedTuple):
-    """A node as the other one knows it."""
-
-    node_id: int
-    public_key: bytes
 
 
 class Spy:
@@ -75,21 +65,8 @@ class Spy:
     def _handshake(self, message: bytes, outgoing: bool) -> None:
         for initiates, first in self._first:
             if initiates is not outgoing:
-                found = self._hash(first, message, initiates)
+                found = handshake_hash(self._psk, self._ends[initiates], self._ends[not initiates], first, message)
                 for role, way in ((Role.RESPONDER, initiates), (Role.INITIATOR, outgoing)):
                     keys = derive_keys(found, role)
                     self._openers[keys.session_id, way] = Opener(keys)
         self._first.append((outgoing, message))
-
-    def _hash(self, first: bytes, second: bytes, initiates: bool) -> bytes:
-        """Return the hash of a handshake: everything in it is in clear, except for the mesh key."""
-        initiator, responder = self._ends[initiates], self._ends[not initiates]
-        name = blake2s(PROTOCOL).digest()
-        routing = [(end.node_id & 0xFFFFFFFF).to_bytes(8, "little") for end in (initiator, responder)]
-        secret = hmac.digest(name, self._psk, blake2s)
-        mixed = hmac.digest(secret, hmac.digest(secret, b"\x01", blake2s) + b"\x02", blake2s)
-        state = name
-        parts = (b"net-handshake-v1" + b"".join(routing), responder.public_key, mixed)
-        for part in (*parts, first[:32], first[32:], second[:32], second[32:]):
-            state = blake2s(state + part).digest()
-        return state

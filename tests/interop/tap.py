@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Self
 
 from meshbus.config.spelling import Endpoint, parse_endpoint
-from meshbus.engine.base.packets import Address, Train
+from meshbus.engine.base.packets import Train
 from meshbus.node.driving.udp import UdpSocket
 
 NET, ROUTED = b"\x45\x4e", b"\x52\x54"
@@ -69,8 +69,8 @@ class Tap:
         near, far = parse_endpoint(node), parse_endpoint(peer)
         self._near, self._far = (UdpSocket.bind(near.host, 0, receive_buffer=BUFFER_BYTES) for _ in range(2))
         self._node, self._peer = self._near.resolve(*near), self._far.resolve(*far)
-        self._loop.add_reader(self._near.fileno(), self._pass_on, self._near, self._far, self._peer, True)
-        self._loop.add_reader(self._far.fileno(), self._pass_on, self._far, self._near, self._node, False)
+        self._loop.add_reader(self._near.fileno(), self._receive, self._near, True)
+        self._loop.add_reader(self._far.fileno(), self._receive, self._far, False)
 
     @property
     def peer_address(self) -> str:
@@ -107,14 +107,20 @@ class Tap:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _pass_on(self, source: UdpSocket, to: UdpSocket, address: Address, outgoing: bool) -> None:
+    def pass_on(self, datagram: bytes, *, outgoing: bool) -> None:
+        """Pass a datagram on, such as one that `judge` held back."""
+        to, address = (self._far, self._peer) if outgoing else (self._near, self._node)
+        if to.fileno() >= 0:
+            to.send([Train(address, datagram, len(datagram))])
+
+    def _receive(self, source: UdpSocket, outgoing: bool) -> None:
         while (batch := source.drain()) is not None:
             for start, length in zip(batch.starts.tolist(), batch.lengths.tolist(), strict=True):
                 datagram = batch.data[start : start + length].tobytes()
                 heartbeat = self._note(datagram, outgoing=outgoing)
                 passes = self.judge(datagram, outgoing) and (self.outgoing if outgoing else self.incoming)
                 if passes and (self.heartbeats or not heartbeat):
-                    to.send([Train(address, datagram, length)])
+                    self.pass_on(datagram, outgoing=outgoing)
 
     def _note(self, datagram: bytes, *, outgoing: bool) -> bool:
         """Note a datagram, and say whether it is a heartbeat."""

@@ -4,62 +4,19 @@ import asyncio
 
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.negotiate import Profile
-from meshbus.node.node import Node
-from meshbus.testing.realpeer import RealPeer
 from meshbus.wire.constants import MAX_EVENT, Subprotocol
-from tests.interop.lab import Lab, eventually, take
+from tests.interop.lab import Lab, eventually
+from tests.interop.relaying import OUR_TIMES, THEIR_TIMES, find, meet_around, meet_behind, publish_across, send_to_it
 from tests.interop.tap import Tap
 
-THEIR_TIMES = {"heartbeat_interval_ms": 100, "session_timeout_ms": 1000}
-OUR_TIMES = {"heartbeat_s": 0.1, "session_timeout_s": 1.0}
 ROUTE_BYTES = 18
 
 
-async def around(lab: Lab, count: int = 2) -> tuple[RealPeer, list[Node], list[Tap]]:
-    """Return a running real node, and nodes of ours that know only it."""
-    relay = lab.peer(permissive_channels=True, **THEIR_TIMES)
-    nodes = [await lab.node(**OUR_TIMES) for _ in range(count)]
-    taps = [await lab.join(node, relay, start=node is nodes[-1]) for node in nodes]
-    return relay, nodes, taps
-
-
-async def behind(lab: Lab) -> tuple[Node, Node, RealPeer, Tap]:
-    """Return a node without the profile, a relay of ours, and a real node that only the relay knows, with their wire."""
-    far = lab.peer(permissive_channels=True, **THEIR_TIMES)
-    near, relay = await lab.node(profile=False, **OUR_TIMES), await lab.node(**OUR_TIMES)
-    tap = await lab.join(relay, far)
-    await near.connect(relay.address, public_key=relay.public_key)
-    return near, relay, far, tap
-
-
-async def find(node: Node, node_id: int) -> None:
-    """Wait until a node is heard of."""
-    await eventually(lambda: node_id in {route.node_id for route in node.mesh.routes}, "a route")
-
-
-async def agreed(left: Node, right: Node) -> None:
-    """Wait until two nodes of ours speak the profile with each other, end to end."""
-    await eventually(
-        lambda: all(
-            peer.profile
-            for node, other in ((left, right), (right, left))
-            for peer in node.peers
-            if peer.node_id == other.node_id
-        ),
-        "the profile, end to end",
-    )
-
-
 async def test_events_go_both_ways_through_a_real_relay(lab: Lab) -> None:
-    relay, (left, right), taps = await around(lab)
-    await find(left, right.node_id)
-    await left.connect(public_key=right.public_key)
-    await agreed(left, right)
+    relay, (left, right), taps = await meet_around(lab)
+    events = [f"{number} {'x' * 300}".encode() for number in range(500)]
     for publisher, subscriber in ((left, right), (right, left)):
-        events = [f"{number} {'x' * 300}".encode() for number in range(500)]
-        async with subscriber.subscribe("sensors/lidar", publisher=publisher.node_id) as subscription:
-            await publisher.publisher("sensors/lidar", reliable=True).publish_batch(events)
-            assert await take(subscription, len(events)) == events
+        await publish_across(publisher, subscriber, events)
     assert {peer.node_id for peer in left.peers} == {relay.node_id, right.node_id}
     # The real relay passed on everything as it came, one hop further.
     sent = {datagram[ROUTE_BYTES:]: datagram[2:4] for outgoing, datagram in taps[0].routed if outgoing}
@@ -70,25 +27,14 @@ async def test_events_go_both_ways_through_a_real_relay(lab: Lab) -> None:
 
 
 async def test_full_packets_fit_through_a_real_relay(lab: Lab) -> None:
-    _, (left, right), _ = await around(lab)
-    await find(left, right.node_id)
-    await left.connect(public_key=right.public_key)
-    await agreed(left, right)
-    events = [bytes([number]) * (MAX_EVENT - ROUTE_BYTES) for number in range(20)]
-    async with right.subscribe("bulk", publisher=left.node_id) as subscription:
-        await left.publisher("bulk", reliable=True).publish_batch(events)
-        assert await take(subscription, len(events)) == events
+    _, (left, right), _ = await meet_around(lab)
+    await publish_across(left, right, [bytes([number]) * (MAX_EVENT - ROUTE_BYTES) for number in range(20)])
 
 
 async def test_events_through_our_relay_reach_a_real_node(lab: Lab) -> None:
     """The binding cannot send through a relay; it can receive."""
-    near, relay, far, tap = await behind(lab)
-    await find(near, far.node_id)
-    await near.connect(node_id=far.node_id, public_key=far.public_key)
-    events = [f"event {number}" for number in range(300)]
-    near.send(far.node_id, *(event.encode() for event in events))
-    received = await asyncio.to_thread(far.collect, len(events))
-    assert [event.raw for event in received] == events
+    near, relay, far, tap = await meet_behind(lab)
+    await send_to_it(near, far, [f"event {number}".encode() for number in range(300)])
     routed = [seen for seen in tap.seen if seen.routed and seen.outgoing and seen.dest_id == far.node_id]
     assert {(seen.ttl, seen.hop_count) for seen in routed} == {(15, 1), (7, 1)}
     assert relay.counters["transit"]["forwarded"] >= len(routed)
@@ -123,9 +69,6 @@ async def test_unknown_subprotocols_pass_our_relay_byte_for_byte(lab: Lab) -> No
 
 
 async def test_no_part_of_the_profile_is_meant_for_a_real_relay(lab: Lab) -> None:
-    _, (left, right), taps = await around(lab)
-    await find(left, right.node_id)
-    await left.connect(public_key=right.public_key)
-    await agreed(left, right)
+    _, _, taps = await meet_around(lab)
     inside = {seen.subprotocol_id for tap in taps for seen in tap.seen if seen.outgoing and seen.routed}
     assert Subprotocol.NEGOTIATION in inside

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 TESTS = {
+    "held_messages": "engine/session/test_secure.py::test_messages_that_wait_are_bounded",
+    "secure_pins": "engine/session/test_secure.py::test_pins_that_find_no_room_leave_sessions_secure",
     "held_packets": "engine/session/test_candidate.py::test_kept_packets_are_bounded_for_one_and_for_all",
     "peers": "engine/session/test_handshake.py::test_a_host_that_proves_many_names_fills_its_own_room_only",
     "unproved_peers": "engine/session/test_handshake.py::test_peers_that_were_never_proved_are_few_and_the_oldest_go",
@@ -105,6 +107,7 @@ TESTS = {
     "admin_clients": "node/test_unix.py::test_clients_beyond_the_limit_are_refused",
     "zmq_connections": "edge/test_endpoint.py::test_unfinished_handshakes_do_not_keep_others_out",
     "zmq_queue": "edge/test_queue.py::test_the_newest_is_dropped_at_the_high_water_mark",
+    "zmq_changes": "edge/test_hub.py::test_collected_changes_are_bounded",
     "zmq_ids": "edge/test_hub.py::test_the_ids_that_left_longest_ago_are_forgotten_first",
     "zmq_prefixes": "edge/test_hub.py::test_a_peer_holds_as_much_as_it_may",
     "bridge_demands": "edge/test_egress.py::test_the_number_of_prefixes_requested_from_the_mesh_is_limited",

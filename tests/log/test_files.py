@@ -1,5 +1,6 @@
 """The file layer: complete writes however much the system accepts at once, and errors as one sentence."""
 
+import ctypes
 import errno
 import os
 from collections.abc import Sequence
@@ -116,6 +117,7 @@ def test_a_sync_can_begin_before_all_is_written_and_changes_nothing(tmp_path: Pa
     end = files.write(handle, [b"first"], 0)
     files.begin_sync(handle, 0, end)
     files.write(handle, [b"second"], end)
+    files.end_sync(handle, 0, end)
     files.fsync(handle)
     files.close(handle)
     assert (tmp_path / "f").read_bytes() == b"firstsecond"
@@ -125,7 +127,27 @@ def test_a_system_without_early_write_back_is_not_an_error(tmp_path: Path, monke
     monkeypatch.setattr("meshbus.log.files._libc", lambda: None)
     handle = Files().create(tmp_path / "f")
     Files().begin_sync(handle, 0, 10)
+    Files().end_sync(handle, 0, 10)
     Files().close(handle)
+
+
+@pytest.mark.parametrize(("number", "raises"), [(errno.EIO, True), (errno.ENOSPC, True), (errno.ENOSYS, False)])
+def test_what_the_disk_refused_is_an_error_and_what_the_system_lacks_is_none(
+    number: int, raises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Library:
+        @staticmethod
+        def sync_file_range(*_: object) -> int:
+            ctypes.set_errno(number)
+            return -1
+
+    monkeypatch.setattr("meshbus.log.files._libc", Library)
+    Files().begin_sync(0, 0, 10)
+    if raises:
+        with pytest.raises(OSError, match=os.strerror(number)):
+            Files().end_sync(0, 0, 10)
+    else:
+        Files().end_sync(0, 0, 10)
 
 
 def test_what_is_created_is_for_this_user_only(tmp_path: Path) -> None:

@@ -105,6 +105,9 @@ def test_a_new_segment_begins_to_sync_what_is_new_and_is_synced_at_the_end(tmp_p
         def begin_sync(self, handle: int, at: int, size: int) -> None:  # noqa: ARG002
             steps.append(("begin", at, size))
 
+        def end_sync(self, handle: int, at: int, size: int) -> None:  # noqa: ARG002
+            steps.append(("end", at, size))
+
         def fsync(self, handle: int) -> None:
             steps.append(("fsync", 0, os.fstat(handle).st_size))
 
@@ -119,8 +122,29 @@ def test_a_new_segment_begins_to_sync_what_is_new_and_is_synced_at_the_end(tmp_p
         sink.put([large, large])
         sink.begin_sync()
         sink.put([b"end"])
-    assert steps == [("begin", 0, SYNC_STEP), ("begin", SYNC_STEP, 2 * SYNC_STEP), ("fsync", 0, 3 * SYNC_STEP + 11)]
+    assert steps == [
+        ("begin", 0, SYNC_STEP),
+        ("begin", SYNC_STEP, 2 * SYNC_STEP),
+        ("end", 0, SYNC_STEP),
+        ("fsync", 0, 3 * SYNC_STEP + 11),
+    ]
     assert aside(tmp_path / segment_name(0, 1)).read_bytes() == b"PAR1page" + 3 * large + b"end"
+
+
+def test_a_segment_that_the_disk_refused_meanwhile_is_not_left_behind(tmp_path: Path) -> None:
+    class Broken(Files):
+        def end_sync(self, *_: int) -> None:
+            raise OSError(5, "Input/output error")
+
+    def write() -> None:
+        with new_segment(Broken(), tmp_path / segment_name(0, 1)) as sink:
+            for _ in range(2):
+                sink.put([bytes(SYNC_STEP)])
+                sink.begin_sync()
+
+    with pytest.raises(OSError, match="Input/output"):
+        write()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_replaced_segment_is_found_where_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

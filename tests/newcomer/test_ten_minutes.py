@@ -66,7 +66,7 @@ def newcomer(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Newcomer:
     folder = tmp_path_factory.mktemp("spark")
     home = folder / "home"
     home.mkdir()
-    return Newcomer(install(wheel, folder / "venv", ["fast", "spark"]), home)
+    return Newcomer(install(wheel, folder / "venv", ["fast", "report", "spark"]), home)
 
 
 def commands_of(step: Step) -> list[str]:
@@ -85,20 +85,22 @@ def check_rows(newcomer: Newcomer, shown: str) -> None:
 @pytest.mark.timeout(900)
 def test_the_page_leads_to_rows_and_a_report(newcomer: Newcomer) -> None:
     """The short form: each kind of step once, so that Spark starts twice."""
-    _, make, fill, query = steps_of(PAGE)[:4]
+    _, make, fill, query, figures = steps_of(PAGE)[:5]
     assert (make.kind, query.kind) == ("python", "python in order")
     newcomer.python(make.text)
     for line in commands_of(fill):
         if "--once" in line or "report" in line:
             newcomer.type(line)
     check_rows(newcomer, newcomer.python(query.text))
+    newcomer.python(figures.text)
+    assert "vegaEmbed" in (newcomer.folder / "gaps.html").read_text("utf-8")
 
 
 @pytest.mark.soak
 def test_every_line_of_the_page_works(wheel: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    newcomer = Newcomer(install(wheel, tmp_path / "venv", ["fast", "spark"]), home)
+    newcomer = Newcomer(install(wheel, tmp_path / "venv", ["fast", "report", "spark"]), home)
     check, make, fill, query = steps_of(PAGE)[:4]
     for line in commands_of(check):
         assert all(json.loads(row)["result"] == "good" for row in newcomer.type(line).splitlines())

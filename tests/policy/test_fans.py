@@ -28,13 +28,16 @@ PREFIXES = st.text("ab", max_size=4).map(str.encode)
 
 @given(st.lists(st.tuples(st.booleans(), PREFIXES), max_size=60))
 def test_inner_prefixes_are_those_that_others_start_with(steps: list[tuple[bool, bytes]]) -> None:
-    index = SubscriptionIndex()
+    index, anew = SubscriptionIndex(), SubscriptionIndex()
     for add, prefix in steps:
         if add:
             index.subscribe(1, prefix)
         else:
             index.unsubscribe(1, prefix)
     held = index.prefixes()
+    anew.change(1, dict.fromkeys(held, True))
+    assert fans_of(anew)._inner._prefixes == fans_of(index)._inner._prefixes
+    assert fans_of(anew)._inner._lengths == fans_of(index)._inner._lengths
     inner = {one for one in held if one and any(other.startswith(one) for other in held if other != one)}
     assert fans_of(index)._inner._prefixes == inner
     assert fans_of(index)._inner._lengths == sorted({len(one) for one in inner})

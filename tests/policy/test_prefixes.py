@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from meshbus import jit
 from meshbus.errors import LocalProtocolError
-from meshbus.policy import fans, prefixmatch, sortedblocks
+from meshbus.policy import fans, prefixes, prefixmatch, sortedblocks
 from meshbus.policy.prefixes import SubscriptionIndex
 from meshbus.policy.prefixmatch import Matches, Topics
 from tests.vectors import load
@@ -46,6 +46,10 @@ class Model:
 
     def remove_peer(self, peer: int) -> list[bytes]:
         return [prefix for prefix in sorted(self.held) if self.unsubscribe(peer, prefix)]
+
+    def change(self, peer: int, wanted: dict[bytes, bool]) -> tuple[list[bytes], list[bytes]]:
+        added = [prefix for prefix, want in wanted.items() if want and self.subscribe(peer, prefix)]
+        return added, [prefix for prefix, want in wanted.items() if not want and self.unsubscribe(peer, prefix)]
 
     def match(self, topic: bytes) -> list[int]:
         return sorted({peer for prefix, peers in self.held.items() if topic.startswith(prefix) for peer in peers})
@@ -191,6 +195,9 @@ def take_a_step(rng: random.Random, text: Text, index: SubscriptionIndex, model:
         assert index.unsubscribe(peer, prefix) == model.unsubscribe(peer, prefix)
     elif kind < 0.56:
         assert index.remove_peer(peer) == model.remove_peer(peer)
+    elif kind < 0.60:
+        wanted = {text(rng): rng.random() < 0.5 for _ in range(rng.choice((1, 10)))}
+        assert index.change(peer, wanted) == model.change(peer, wanted)
     else:
         topic = text(rng) + text(rng)
         assert index.match(topic) == model.match(topic)
@@ -238,6 +245,14 @@ class IndexMachine(RuleBasedStateMachine):
     def remove_peer(self, peer: int) -> None:
         assert self.index.remove_peer(peer) == self.model.remove_peer(peer)
 
+    @rule(
+        peer=st.integers(0, 2), wanted=st.dictionaries(PREFIX, st.booleans(), max_size=8), cost=st.sampled_from((0, 8))
+    )
+    def change(self, peer: int, wanted: dict[bytes, bool], cost: int) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(prefixes, "_CHANGE_COST", cost)  # with 0, one by one
+            assert self.index.change(peer, wanted) == self.model.change(peer, wanted)
+
     @rule(topic=PREFIX)
     def match(self, topic: bytes) -> None:
         assert self.index.match(topic) == self.model.match(topic)
@@ -258,6 +273,15 @@ TestIndexMachine.settings = settings(max_examples=40, stateful_step_count=30, de
 
 
 # ── single rules ────────────────────────────────────────────────────────────────────────────
+
+
+def test_prefixes_of_many_peers_stay_one_object_when_the_table_is_made_anew() -> None:
+    index = SubscriptionIndex()
+    for peer in range(3):
+        index.change(peer, {b"a/%d" % number: True for number in range(10)})
+    kept = list(index._table)
+    for owner in index._owners.values():
+        assert all(mine is kept[kept.index(mine)] for mine in owner.prefixes)
 
 
 def test_a_peer_with_several_prefixes_of_a_topic_is_named_once_and_peers_ascend() -> None:

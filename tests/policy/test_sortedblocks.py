@@ -90,3 +90,21 @@ def test_the_neighbors_of_a_key(keys: set[bytes], key: bytes) -> None:
     longer = [one for one in model if one.startswith(key) and one != key]
     assert blocks.starting_with(key, 100) == longer
     assert blocks.starting_with(key, 2) == longer[:2]
+
+
+@pytest.mark.parametrize("values", [True, False])
+@given(keys=st.sets(KEYS, max_size=60), more=st.sets(KEYS, max_size=60))
+def test_filled_blocks_are_sound_and_go_on_as_others(values: bool, keys: set[bytes], more: set[bytes]) -> None:
+    blocks = SortedBlocks(values=values)
+    put(blocks, b"before")
+    lists = blocks.heads, blocks.keys
+    ordered = sorted(keys)
+    blocks.fill(ordered, [len(key) for key in ordered] if values else None)
+    assert_sound(blocks, ordered)
+    assert (blocks.heads is lists[0], blocks.keys is lists[1]) == (True, True), "policy/fans.py keeps them"
+    for key in more:
+        put(blocks, key)
+    assert_sound(blocks, sorted(keys | more))
+    for key in keys:
+        drop(blocks, key)
+    assert_sound(blocks, sorted(more - keys))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from bench import bench_funnel
 from bench.bench_funnel import CLAIMS, GOLD, ORDER, SILVER, ratio_lines, sealing_table, stage_table, stages
 from bench.funnel import flow
 from bench.funnel.bare import COPY, DUCK_COPY, jobs
@@ -32,16 +33,20 @@ def test_every_stage_has_a_rate_and_its_files_are_removed(spark: SparkSession, t
     assert None not in {line.met for line in lines}
 
 
-def test_sealing_is_compared_with_what_the_disk_takes(tmp_path: Path) -> None:
+def test_sealing_is_compared_with_what_the_disk_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_funnel, "APPEND_PAIRS", 1)
     lines: list[Line] = []
     table = sealing_table(tmp_path, 300, lines)
     assert [row[0] for row in table.rows] == [64, 64, 1024, 1024]
     assert [(line.unit, line.bound) for line in lines] == [
         ("M rows/s", 3),
         ("M rows/s", 3),
+        ("", 0.8),
         ("MB/s", 800),
         ("MB/s", 800),
+        ("", 0.8),
     ]
+    assert all(line.measured for line in lines)
     assert not list(tmp_path.iterdir())
 
 

@@ -188,7 +188,7 @@ def test_traffic_is_counted_in_one_unit_per_number(told: Told) -> None:
             cell[place] += row[name]
     assert {key: tuple(cell) for key, cell in found.items()} == expected
     passed, dropped = (len(by_channel(ledger.sent)[channel]) for channel in (PUBLIC, LOCAL))
-    assert f"3.1 → 9: {passed} packets passed, {dropped} dropped" in told.report
+    assert f"3.1 \\u2192 9: {passed:,} packets passed, {dropped:,} dropped" in told.report
 
 
 def test_denials_are_the_packets_that_the_gateway_dropped(told: Told) -> None:
@@ -280,7 +280,7 @@ def test_nodes_are_those_of_the_fleet(told: Told) -> None:
     found = told.gold["gold.nodes"]
     assert {(row["node_id"], row["origin"], row["entity"], row["subnet"], row["name"]) for row in found} == expected
     robot = told.ledger.keys["robot"].origin_hash
-    assert f"the-robot <small>{robot:016x}</small>" in told.report
+    assert f'<td title="{robot:016x}" data-v="the-robot">the-robot</td>' in told.report
     assert all(row["first_seen"] <= row["last_seen"] for row in found)
 
 

@@ -85,3 +85,18 @@ def test_announcements_of_later_versions_are_verified(row: dict[str, Any]) -> No
     assert announcement.verify()
     assert RANGES_TAG in announcement.tags
     assert list(announcement.tags) == row["fields"]["tags"]
+
+
+def test_every_kind_of_message_is_read_by_a_test() -> None:
+    """Each test of a decoder takes the messages with its id; a message with another id would be read by none."""
+    assert {row["subprotocol"] for row in MESSAGES} == {
+        "0x0a00 (token field)",
+        "0x0a01",
+        "0x0b00",
+        "0x0b01",
+        "0x0b02",
+        "0x0b03",
+        "0x0c00",
+        "0x0c01",
+        "0x0d01",
+    }

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.wire.column import ByteColumn, column_of, fitting, joined, largest_of, nbytes_of
+from meshbus.wire.column import ByteColumn, column_of, fitting, joined, largest_of, nbytes_of, only_size
 
 Strings = list[bytes]
 strings = st.lists(st.binary(max_size=9), max_size=12)
@@ -27,6 +27,13 @@ def test_it_is_a_sequence(of: Strings, start: int, stop: int) -> None:
     assert [found[place] for place in range(-len(of), len(of))] == of + of
     assert found == tuple(of)
     assert found[start:stop].nbytes == nbytes_of(of[start:stop])
+
+
+@pytest.mark.parametrize(
+    ("of", "size"), [([], None), ([b"ab"], 2), ([b"ab", b"cd"], 2), ([b"", b""], 0), ([b"ab", b"c"], None)]
+)
+def test_one_size_is_told_if_there_is_one(of: Strings, size: int | None) -> None:
+    assert column(of).only_size() == only_size(column(of).edges) == size
 
 
 def test_what_is_not_there_and_steps_are_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -59,13 +60,26 @@ def test_every_message_of_a_run_is_one_of_its_own(of: list[int], as_column: bool
     assert list(bodies.column()) == payloads
 
 
+@pytest.mark.parametrize("size", [0, 1, 63, 1042, MAX_REPLICATED // 2, MAX_REPLICATED])
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 15, 300])
+def test_events_of_one_size_become_the_same_messages_as_any_others(size: int, count: int) -> None:
+    payloads = [bytes([place & 0xFF]) * size for place in range(count)]
+    before = column_of(memoryview(b"".join([b"xyz", *payloads])), np.array([3] + [size] * count))[1:]
+    columns, plain = msgspec.structs.replace(message(payloads), payloads=before), message(payloads)
+    found, expected = encode_data_run(columns), encode_data_run(plain)
+    assert found.bounds.tolist() == expected.bounds.tolist()
+    assert found.counts.tolist() == expected.counts.tolist()
+    assert found.data.tobytes() == expected.data.tobytes()
+
+
 def test_messages_are_filled() -> None:
     assert [len(decode_leadership(raw).payloads) for raw in messages(message([bytes(1042)] * 15))] == [7, 7, 1]  # type: ignore[union-attr]
 
 
 def test_an_event_that_never_fits_is_refused() -> None:
-    with pytest.raises(LocalProtocolError, match="do not fit one packet"):
-        encode_data_run(message([bytes(MAX_REPLICATED + 1)]))
+    for as_column in (False, True):
+        with pytest.raises(LocalProtocolError, match="do not fit one packet"):
+            encode_data_run(message([bytes(MAX_REPLICATED + 1)], as_column=as_column))
 
 
 @pytest.mark.parametrize(("body", "count"), [(b"\1\0\0", 1), (b"\2\0\0\0a", 1), (b"\1\0\0\0ab", 1), (b"", 1 << 31)])

@@ -25,6 +25,7 @@ def test_golden_hashes_give_the_golden_keys(row: dict[str, Any]) -> None:
         nonce_prefix=bytes.fromhex(row["nonce_prefix"]),
         tx_key=to_responder,
         rx_key=to_initiator,
+        handshake_hash=handshake_hash,
     )
     responder = derive_keys(handshake_hash, Role.RESPONDER)
     assert (responder.tx_key, responder.rx_key) == (to_initiator, to_responder)

@@ -57,6 +57,14 @@ def test_records_with_headers_and_what_is_none_are_left_to_others(strange: bytes
     assert have_headers(records) == (len(strange) > RECORD_COST)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_headers_are_found_in_records_of_one_size(count: int) -> None:
+    headed = column([pack_record(Record(b"hot", 1, 2, {"k": b"v"}))] * count)
+    assert have_headers(headed)
+    assert split_record_column(headed) is None
+    assert not have_headers(column([bytes(range(10, 10 + RECORD_COST - 1))] * count)), "too short to be records"
+
+
 def test_no_records_are_not_split() -> None:
     assert split_record_column(column([])) is None
     assert not have_headers(column([]))

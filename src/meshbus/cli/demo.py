@@ -9,26 +9,27 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from meshbus.cli.output import is_terminal, show_table, show_text
+from meshbus.cli.output import is_terminal, note, show_table, show_text
 from meshbus.cli.progress import Stage
 
 if TYPE_CHECKING:
     from meshbus.demo.alarms import Alarmed
-    from meshbus.demo.lake import Found
-    from meshbus.demo.messages import Counts, Refused
+    from meshbus.demo.balance import Line
+    from meshbus.demo.fleet import Outcome
+    from meshbus.demo.lake import Found, Read, Ready
+    from meshbus.demo.messages import Counts
     from meshbus.demo.moving import Moved
     from meshbus.demo.roles import FleetFiles
 
 FOLDER = Path("meshbus-demo")
 MARK = "about.txt"
-REPLICAS = "replicas"
 _MADE = "Made by `meshbus demo`"
 ABOUT = f"""\
 {_MADE}; the next demo replaces this directory.
@@ -39,7 +40,7 @@ tokens/       permission tokens for alarms/safety, signed with operator.toml
 proposed.toml a proposed configuration of the gateway, for the policy replay
 pipeline.toml configuration of the pipeline
 tables/       bronze, silver and gold tables, as Parquet
-report.html   the gold tables, with plots
+report.html   figures and tables of all that happened; opens offline
 """
 MAX_SECONDS = 600.0
 """Longest run: a demo logs everything, and this bounds the disk space."""
@@ -56,16 +57,25 @@ def demo(
     /,
     *,
     seconds: Annotated[float, Parameter(help=f"How long to publish events; in (0, {MAX_SECONDS:g}].")] = 6.0,
+    small: Annotated[
+        bool, Parameter(help="Only the fleet, without Spark and the report; about half a minute.")
+    ] = False,
+    serve: Annotated[bool, Parameter(help="Serve the web page of the gateway while the fleet runs.")] = False,
 ) -> None:
     """Run a small fleet on this machine, then the data pipeline on its logs.
 
-    The fleet is six node processes on loopback: two sites and a gateway between them. Events are published, authorized,
-    refused, forwarded, dropped and logged. A daemon moves from a rover to the gateway. Three more nodes replicate a channel
-    of alarms, and lose their leader. Spark makes tables of the logs, computes every verdict of the gateway again, and shows what another policy would have decided. The demo stops by itself and leaves only the output directory.
+    The fleet is six node processes on loopback: two sites and a gateway between them, with a net-mesh node and ZeroMQ
+    applications as visitors. Events are published, authorized, refused, forwarded, dropped, lost by a bad radio and logged. A
+    daemon moves from a rover to the gateway. Three more nodes replicate a channel of alarms, and lose their leader. Spark
+    makes tables of the logs, computes every verdict of the gateway again, and shows what another policy would have decided.
+
+    At the end the books must balance: what was attempted is what was delivered and what was dropped, by every source that
+    counts it. If not, the demo says which numbers differ, and exits with status 1. It stops by itself and leaves only the
+    output directory.
     """
     import asyncio
 
-    from meshbus.cli.extras import SPARK, needs
+    from meshbus.cli.extras import ARROW, REPORT, SPARK, WEB, needs
     from meshbus.demo.roles import write_files
     from meshbus.errors import ConfigError
     from meshbus.spark.run.java import find_java
@@ -73,62 +83,103 @@ def demo(
     if not 0 < seconds <= MAX_SECONDS:
         raise ConfigError("--seconds", f"must be in (0, {MAX_SECONDS:g}], got {seconds:g}")
     # Before the fleet runs: whoever lacks a package should not learn it after a minute.
-    needs(SPARK, "spark")
-    find_java()
+    if not small:
+        needs(SPARK, "spark")
+        needs(REPORT, "report")
+        find_java()
+    needs(ARROW, "arrow")
+    if serve:
+        needs(WEB, "web")
     with _ended_by_signals():
-        files = write_files(_fresh(folder))
-        asyncio.run(_run(files, seconds))
+        files = write_files(_fresh(folder), serve=serve)
+        asyncio.run(_run(files, seconds, small=small))
 
 
-async def _run(files: FleetFiles, seconds: float) -> None:
-    """Run the fleet and then the pipeline, and show the results."""
+async def _run(files: FleetFiles, seconds: float, *, small: bool) -> None:
+    """Run the fleet and then the pipeline, and show the results. Raises MeshError if the books do not balance."""
     import asyncio
     from contextlib import AsyncExitStack
 
     from meshbus.demo.alarms import run_alarms
+    from meshbus.demo.balance import check, differences, lines, read_record, table_differences
     from meshbus.demo.fleet import Fleet
-    from meshbus.demo.lake import GO, Found, Read, Ready, lake_process
     from meshbus.demo.moving import check_moved
-    from meshbus.demo.roles import ROLES
-
-    def news(line: Ready | Read | Found) -> bool:
-        if isinstance(line, Read):
-            stage.say(f"{line.rows} rows read, making tables")
-        return isinstance(line, Read)
+    from meshbus.demo.roles import REPLICAS, ROLES
+    from meshbus.spark.lake.tablestore import Store
 
     async with AsyncExitStack() as processes:
-        spark = lake_process(files.folder, news)
+        lake = None if small else Lake(files)
         with Stage("fleet", f"starting {len(ROLES)} node processes") as stage:
             async with Fleet(files) as fleet:
+                if fleet.web is not None:
+                    note(f"the web page of the gateway is at http://{fleet.web} while the fleet runs")
                 stage.say("connecting to the gateway and through it to other nodes")
                 await fleet.connect()
                 stage.say("subscribing")
-                refused = await fleet.subscribe()
-                await processes.enter_async_context(spark)  # Spark starts while events are published
+                await fleet.subscribe()
+                if lake is not None:  # Spark starts while events are published
+                    await processes.enter_async_context(lake.process)
                 async with asyncio.TaskGroup() as tasks:
                     alarms = tasks.create_task(run_alarms(files.folder / REPLICAS))
-                    took_s = await fleet.publish(seconds, lambda counts: stage.say(_flow(counts)))
-                await fleet.leave()
-                stage.say(_flow(fleet.counts))
-        _show_fleet(files, fleet.counts, refused)
-        _show_moved(check_moved(files), took_s)
+                    await fleet.publish(seconds, lambda counts: stage.say(_flow(counts)))
+                outcome = await fleet.leave()
+                stage.say(_flow(outcome.counts))
+        _show_fleet(files, outcome)
+        _show_visitors(outcome)
+        _show_moved(check_moved(files), outcome.moved_s)
         _show_alarms(alarms.result())
-        with Stage("pipeline", "starting Spark") as stage:
-            await spark.answer()
-            stage.say("reading logs and recorded packets")
-            spark.tell(GO)
-            found = await spark.answer()
+        record = read_record(files)
+        balance = lines(files, outcome, record)
+        _show_balance(balance)
+        said = differences(files, outcome, record, balance)
+        if lake is not None:
+            found = await lake.run()
+            _show_gold(found)
+            _show_verdicts(files, found)
+            store = Store(found.tables)
+            gold = {name: store.rows(name) for name in ("gold.denials", "gold.latency")}
+            said += table_differences(files, outcome, record, gold)
+            _show_places(files, found)
+    check(said)
+    agree = "counters, recorder, logs and programs" if small else "counters, recorder, logs, programs and tables"
+    note(f"the books balance: {agree} agree about {sum(line.attempted for line in balance)} events")
+
+
+class Lake:
+    """The Spark process of the demo, and its progress."""
+
+    def __init__(self, files: FleetFiles) -> None:
+        from meshbus.demo.lake import lake_process
+
+        self._stage: Stage | None = None
+        self.process = lake_process(files.folder, self._news)
+
+    def _news(self, line: Ready | Read | Found) -> bool:
+        from meshbus.demo.lake import Read
+
+        if isinstance(line, Read) and self._stage is not None:
+            self._stage.say(f"{line.rows} rows read, making tables")
+        return isinstance(line, Read)
+
+    async def run(self) -> Found:
+        """Wait until Spark has read the logs, and return what it found."""
+        from meshbus.demo.lake import GO, Found
+
+        with Stage("pipeline", "starting Spark") as self._stage:
+            await self.process.answer()
+            self._stage.say("reading logs and recorded packets")
+            self.process.tell(GO)
+            found = await self.process.answer()
             assert isinstance(found, Found)
-            stage.say(f"{found.rows} rows in the tables, {found.judged} verdicts recomputed")
-    _show_gold(files, found)
-    _show_verdicts(files, found)
-    _show_places(files, found)
+            self._stage.say(f"{found.rows} rows in the tables, {found.judged} verdicts recomputed")
+        return found
 
 
-def _show_fleet(files: FleetFiles, counts: Mapping[str, Counts], refused: Iterable[tuple[str, Refused]]) -> None:
+def _show_fleet(files: FleetFiles, outcome: Outcome) -> None:
     """Show the nodes, and what publishers refused."""
     from meshbus.demo.roles import MAPS_PER_S, ROLES, place_of
 
+    counts = outcome.counts
     _title("The fleet", "two sites; all traffic between subnets passes the gateway")
     rows = [
         {
@@ -136,14 +187,14 @@ def _show_fleet(files: FleetFiles, counts: Mapping[str, Counts], refused: Iterab
             "place": f"{place_of(role.subnet)} {role.subnet}",
             "what it does": role.job,
             "published": sum(counts[role.name].published.values()) or None,
-            "received": sum(counts[role.name].received.values()) or None,
+            "received": counts[role.name].arrived or None,
         }
         for role in ROLES
     ]
     show_table(rows, tuple(rows[0]))
     _title("Refused by publishers", "none of these events were sent")
     names = {f"{identity.node_id:016x}": name for name, identity in files.identities.items()}
-    for who, refusal in refused:
+    for who, refusal in outcome.refused:
         wanted = f"{who} may not subscribe to {refusal.channel} of {names[refusal.publisher]}"
         show_text(f"{wanted}: {refusal.reason}: {REFUSALS.get(refusal.reason, 'no explanation')}")
     for who, one in counts.items():
@@ -153,6 +204,41 @@ def _show_fleet(files: FleetFiles, counts: Mapping[str, Counts], refused: Iterab
                 f"{who} could not publish {events} of {tried} events on {channel}: rate_limited: "
                 f"the channel allows {MAPS_PER_S} packets per second"
             )
+
+
+def _show_visitors(outcome: Outcome) -> None:
+    """Show the programs that are not meshbus, and the bad radio."""
+    from meshbus.demo.roles import LOSS, LOSSY
+    from meshbus.demo.visitors import Visitors
+
+    _title("Visitors", "programs that know nothing of meshbus, at the node control")
+    visit = outcome.visit
+    if visit.states is not None:
+        show_text(
+            f"A net-mesh 0.23 node published {visit.states} events, and received {visit.orders_at_legacy} orders of a ZeroMQ"
+            " application."
+        )
+    if visit.orders is not None:
+        show_text(
+            f"A ZeroMQ application sent {visit.orders} orders, and {visit.forbidden} messages on a topic that is not exposed."
+        )
+        show_text(f"Another showed {visit.shown} messages of telemetry.")
+    for package in Visitors.absent():
+        show_text(f"{package} is not installed, so its programs took no part; run: pip install {package}")
+    passed, dropped = outcome.datagrams
+    _title("A bad radio", f"{LOSSY} loses {LOSS:.0%} of its datagrams; what is reliable is sent again")
+    show_text(f"{dropped} of {passed + dropped} datagrams were lost, with {sum(outcome.lost.values())} events in them.")
+
+
+def _show_balance(balance: Sequence[Line]) -> None:
+    """Show what was attempted, delivered and dropped, as one sum for each subscriber."""
+    _title("Balance", "events attempted = delivered + dropped, by channel, publisher and subscriber")
+    names = [(line.channel, f"{line.publisher} → {line.subscriber}") for line in balance]
+    wide = [max(len(name[side]) for name in names) for side in (0, 1)]
+    for (channel, way), line in zip(names, balance, strict=True):
+        parts = [f"{line.delivered}", *(f"{count} {reason}" for reason, count in line.dropped.items())]
+        sign = "=" if line.holds else "≠"
+        show_text(f"{channel:{wide[0]}}  {way:{wide[1]}}  {line.attempted:>5} {sign} {' + '.join(parts)}")
 
 
 def _show_alarms(found: Alarmed) -> None:
@@ -182,26 +268,27 @@ def _show_moved(found: Moved, took_s: float) -> None:
 
 
 def _flow(counts: Mapping[str, Counts]) -> str:
-    published, limited, received = (
-        sum(sum(getattr(one, what).values()) for one in counts.values())
-        for what in ("published", "limited", "received")
+    published, limited = (
+        sum(sum(getattr(one, what).values()) for one in counts.values()) for what in ("published", "limited")
     )
+    received = sum(one.arrived for one in counts.values())
     return f"{published} events published, {limited} over the rate limit, {received} received"
 
 
 # ── the tables ──────────────────────────────────────────────────────────────────────────────
 
 
-def _show_gold(files: FleetFiles, found: Found) -> None:
+def _show_gold(found: Found) -> None:
     """Show the gold tables, with names in place of ids."""
     from meshbus.policy.reason import RECORDED
+    from meshbus.spark.lake.named import names_of
     from meshbus.spark.lake.tablestore import Store
-    from meshbus.spark.run.report import rows_of
 
     sentences = {reason.word: reason.sentence for reason in RECORDED.values()}
-
+    store = Store(found.tables)
+    names = names_of(store.rows("gold.nodes"))
     for name, (about, columns) in _GOLD.items():
-        rows = [_named(files, row) for row in rows_of(Store(found.tables), name)]
+        rows = [_named(names, row) for row in store.rows(name)]
         _title(name, about)
         show_table(sorted(rows, key=lambda row: [str(row[column]) for column in columns]), columns)
         for reason in sorted({row["reason"] for row in rows if "reason" in row}):
@@ -234,25 +321,28 @@ _GOLD: dict[str, tuple[str, tuple[str, ...]]] = {
         "subscribers per channel, and what arrived",
         ("channel", "subscribers", "events", "deliveries", "receivers", "receipts"),
     ),
+    "gold.replication_lag": (
+        "how far each replica was behind the first, in microseconds",
+        ("channel", "receiver", "events", "behind", "delay_p50", "delay_p99"),
+    ),
     "gold.moves": ("daemons that moved from one node to another", ("daemon", "source", "target", "seconds")),
     "gold.nodes": ("nodes that others know, and by how many", ("name", "place", "recorders")),
 }
 
 
-def _named(files: FleetFiles, row: Mapping[str, Any]) -> dict[str, Any]:
+def _named(names: Mapping[int, str], row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of a gold table with names in place of ids."""
     from meshbus.demo.roles import place_of
 
     shown = {"publisher": None, **row}
-    ids = {key: name for name, one in files.identities.items() for key in (one.origin_hash, one.node_id)}
-    for column, name in (("origin", "publisher"), ("recorder", "receiver")):
+    for column, name in (("origin", "publisher"), ("recorder", "receiver"), ("source", "source"), ("target", "target")):
         if row.get(column) is not None:
-            # Spark stores unsigned ids as signed integers.
-            shown[name] = ids.get(row[column] & 0xFFFF_FFFF_FFFF_FFFF, "unknown")
-    for column in ("source", "target"):
-        if row.get(column) is not None:
-            shown[column] = ids.get(row[column] & 0xFFFF_FFFF_FFFF_FFFF, "unknown")
-    shown |= {name.removesuffix("_us"): round(value) for name, value in row.items() if name.endswith("_us") and value}
+            shown[name] = names.get(row[column], "unknown")
+    shown |= {
+        name.removesuffix("_us"): None if value is None else round(value)
+        for name, value in row.items()
+        if name.endswith("_us")
+    }
     if row.get("seconds") is not None:
         shown["seconds"] = f"{row['seconds']:.1f}"
     if "subnet" in row:

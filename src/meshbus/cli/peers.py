@@ -17,7 +17,7 @@ def peers(options: MeshOptions | None = None, *, json: Json = False) -> None:
             return await mesh.peers()
 
     rows = asyncio.run(look())
-    columns = ["node_id", "name", "address", "path", "nat", "health", "subnet", "profile", "dialect", "tags"]
+    columns = ["node_id", "name", "address", "path", "nat", "health", "subnet", "profile", "secure", "dialect", "tags"]
     columns += [column for column in ("since", "next_try_s", "last_error") if any(column in row for row in rows)]
     if for_people(json):
         rows = [{**row, "tags": _own_tags(row.get("tags"))} for row in rows]

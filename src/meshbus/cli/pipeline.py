@@ -122,14 +122,31 @@ def report(
     output: Annotated[
         Path | None, Parameter(help="File to write. Default: report.html in the directory of the tables.")
     ] = None,
+    policy: Annotated[
+        Path | None,
+        Parameter(help="Also show what this policy would change, as in `meshbus pipeline replay`; starts Spark."),
+    ] = None,
+    where: Where | None = None,
     json: Json = False,
 ) -> None:
-    """Write the gold tables as one HTML file with tables and charts, readable offline."""
+    """Write the tables as one HTML file with figures, readable offline; needs no Spark without --policy."""
+    from meshbus.cli.extras import REPORT, needs
     from meshbus.spark.lake.tablestore import open_store
+    from meshbus.spark.replay.replay import replay_packets
+    from meshbus.spark.run.pipelineconfig import load_policy
     from meshbus.spark.run.report import write_report
 
+    needs(REPORT, "report")
+    store, replay = open_store(tables), None
+    if policy is not None:
+        proposed = load_policy(policy)
+        spark = (where or Where()).session()
+        try:
+            replay = replay_packets(spark, store, proposed)
+        finally:
+            spark.stop()
     place = output or tables / "report.html"
-    place.write_text(write_report(open_store(tables)), "utf-8")
+    place.write_text(write_report(store, replay=replay), "utf-8")
     show_facts({"report": str(place)}, json=json)
 
 

@@ -39,6 +39,7 @@ def sentence(notice: object, name_of: NameOf = lambda _: None) -> str | None:
 def _of_sessions(notice: object, who: Who) -> str | None:
     from meshbus.engine.base import notices
     from meshbus.node.peers.redial import PeerUnreachable
+    from meshbus.wire.constants import Subprotocol
 
     match notice:
         case notices.SessionUp(node_id=node_id, initiated=initiated):
@@ -56,6 +57,12 @@ def _of_sessions(notice: object, who: Who) -> str | None:
             return f"{who(node_id)} is back"
         case notices.Reached(node_id=node_id, path=path):
             return f"reached {who(node_id)}, path {path}"
+        case notices.PeerSecured(node_id=node_id, pinned=pinned):
+            return f"the session with {who(node_id)} is secure" + (", from now on always" if pinned else "")
+        case notices.PeerInsecure(node_id=node_id, problem=problem):
+            return f"no data to or from {who(node_id)}, because the session is not secure: {problem}"
+        case notices.Negotiated(compatible=compatible) if compatible == {Subprotocol.SECURE}:
+            return None  # the rest follows when the session is secure
         case notices.Negotiated(node_id=node_id, compatible=compatible):
             return f"{who(node_id)} {'uses' if compatible else 'no longer uses'} the meshbus profile"
         case notices.PeerPlain(node_id=node_id):

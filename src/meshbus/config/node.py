@@ -46,7 +46,7 @@ from meshbus.config.web import WebEntry
 from meshbus.engine.replicas.base import ReplicaSettings
 from meshbus.engine.replicas.records import Acks
 from meshbus.engine.session.negotiate import Profile
-from meshbus.engine.settings import GatewayConfig, NamedChannels
+from meshbus.engine.settings import GatewayConfig, NamedChannels, SecureMode
 from meshbus.errors import ChannelError, ConfigError, MeshError
 from meshbus.keyfile import load_or_create, load_psk, load_tokens
 from meshbus.log.durability import Fsync, LogConfig, Retention, Tiering
@@ -393,6 +393,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     default is a quarter of that buffer."""
     profile: bool = True
     """Offer the meshbus extensions of the 0.23 protocol to other meshbus nodes."""
+    secure: SecureMode = SecureMode.AUTO
+    """Keys that other holders of the mesh key cannot compute, for sessions with meshbus nodes: `auto` (with every node that
+    announces it; one that did it once is refused without it), `require` (no data to and from other nodes), or `off`."""
+    pins: Path | None = None
+    """File with the nodes that were seen secure; by default beside the identity file, and none for an ephemeral node."""
     log_dir: Path | None = None
     """Directory of the channel logs; published and received events are logged separately."""
     record_packets: bool = False
@@ -495,6 +500,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         # Both raise ConfigError for invalid entries, with the key.
         self.capabilities()
         self.channel_registry()
+        if self.secure is SecureMode.REQUIRE and not self.profile:
+            raise ConfigError("secure", "'require' needs the meshbus profile; set profile = true, or secure = \"off\"")
 
     def _check_daemons(self) -> None:
         if self.daemons_dir is None and self.daemons:
@@ -627,6 +634,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     def load_identity(self) -> Identity:
         """Load the identity file, creating it on first use; generate a new identity if `ephemeral` is set."""
         return Identity.generate(os.urandom) if self.ephemeral else load_or_create(self.identity or default_identity())
+
+    def pins_path(self) -> Path | None:
+        """Return the file of pins, or None if they are kept in memory only."""
+        if self.pins is not None or self.ephemeral:
+            return self.pins
+        identity = self.identity or default_identity()
+        return identity.with_name(f"{identity.stem}.pins.toml")
 
     def load_psk(self) -> bytes:
         """Return the mesh key. Raises ConfigError if none is configured."""

@@ -87,7 +87,7 @@ def make_tables(spark: SparkSession, folder: Path) -> Found:
     store = Store(settings.tables)
     same, judged = _agreement(spark, store)
     replay = replay_packets(spark, store, load_policy(folder / PROPOSED_POLICY))
-    (folder / REPORT).write_text(write_report(store), "utf-8")
+    (folder / REPORT).write_text(write_report(store, replay=replay), "utf-8")
     return Found(settings.tables, rows, judged, same, replay)
 
 

@@ -11,8 +11,12 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
+
+import msgspec
 
 from meshbus.config import NodeConfig
 from meshbus.demo.messages import (
@@ -25,6 +29,7 @@ from meshbus.demo.messages import (
     Flow,
     Join,
     Left,
+    Link,
     Listen,
     Publish,
     Refused,
@@ -32,7 +37,8 @@ from meshbus.demo.messages import (
     Wish,
     pack,
 )
-from meshbus.demo.process import run_child, say
+from meshbus.demo.process import input_lines, run_child, say
+from meshbus.edge.bridge import Bridge
 from meshbus.errors import ChannelError, ChannelFault, Timeout
 from meshbus.node.node import Node
 
@@ -54,13 +60,17 @@ class Member:
         self._tasks = tasks
         self._published: Counter[str] = Counter()
         self._limited: Counter[str] = Counter()
-        self._received: Counter[str] = Counter()
+        self._received: dict[str, Counter[str]] = defaultdict(Counter)
         self._jobs: list[asyncio.Task[None]] = []
 
     @property
     def counts(self) -> Counts:
         """Event counts so far."""
-        return Counts(dict(self._published), dict(self._limited), dict(self._received))
+        return Counts(
+            dict(self._published),
+            dict(self._limited),
+            {publisher: dict(channels) for publisher, channels in self._received.items()},
+        )
 
     def take(self, line: bytes) -> None:
         """Start to execute a command."""
@@ -86,7 +96,7 @@ class Member:
         match command:
             case Join():
                 for link in command.links:
-                    await self._node.connect(link.address, public_key=link.public_key)
+                    await self._join(link)
             case Listen():
                 answers = [await self._ask(wish) for wish in command.wishes]
                 refused = [answer for answer in answers if answer is not None]
@@ -103,6 +113,13 @@ class Member:
             case Await():
                 await self._await(command)
         say(pack(Done(tuple(refused), took_s)))
+
+    async def _join(self, link: Link) -> None:
+        if link.plain_id is None:
+            await self._node.connect(link.address, public_key=link.public_key)
+        else:  # a net-mesh node that waits for this handshake, and starts after it
+            plain_id = int(link.plain_id, 16)
+            await self._node.connect(link.address, node_id=plain_id, public_key=link.public_key, routed=False)
 
     async def _await(self, command: Await) -> None:
         try:
@@ -125,7 +142,8 @@ class Member:
                 live.set_result(None)
                 async for batch in subscription.batches():
                     # The subscription asks one publisher, but also gets the channel's events from others.
-                    self._received[wish.channel] += len(batch) if batch.publisher == publisher else 0
+                    if batch.publisher == publisher:
+                        self._received[wish.publisher][wish.channel] += len(batch)
         except ChannelError as error:
             if live.done() or error.fault is not ChannelFault.REJECTED:
                 raise
@@ -153,13 +171,15 @@ class Member:
             # Sleep until an absolute time, so that delays do not add up and the rate stays constant.
             await asyncio.sleep(begin + number / flow.per_s - loop.time())
             try:
-                await publisher.publish(reading(number))
+                await publisher.publish(reading(number) if flow.bytes is None else frame(number, flow.bytes))
             except ChannelError as error:
                 if error.fault is not ChannelFault.RATE_LIMITED:
                     raise
                 self._limited[flow.channel] += 1
             else:
                 self._published[flow.channel] += 1
+        if flow.reliable:
+            await publisher.flush()
 
 
 def reading(number: int) -> bytes:
@@ -172,20 +192,51 @@ def reading(number: int) -> bytes:
     ).encode()
 
 
+def frame(number: int, size: int) -> bytes:
+    """Return a made-up picture of a camera."""
+    return number.to_bytes(8, "little") * (size // 8)
+
+
 async def _run(path: Path) -> None:
-    commands = asyncio.StreamReader()
-    protocol = asyncio.StreamReaderProtocol(commands)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
     # env={}: ignore MESHBUS_* variables, which the user may have set for another node.
-    async with Node.open(NodeConfig.load(path, env={})) as node, asyncio.TaskGroup() as tasks:
-        member = Member(node, tasks)
-        say(pack(Up(node.address)))
-        telling = tasks.create_task(member.tell())
-        while line := await commands.readline():
-            member.take(line)
-        member.stop()
-        telling.cancel()
-        say(pack(Left(member.counts)))
+    async with AsyncExitStack() as stack:
+        node = await stack.enter_async_context(Node.open(NodeConfig.load(path, env={})))
+        bridges = [await stack.enter_async_context(Bridge(node, entry)) for entry in node.config.edge]
+        web = await _serve(node, stack)
+        edge = {
+            side: place
+            for bridge in bridges
+            for side in ("publishers", "subscribers")
+            if (place := getattr(bridge, side))
+        }
+        async with asyncio.TaskGroup() as tasks:
+            member = Member(node, tasks)
+            say(pack(Up(node.address, edge, web)))
+            telling = tasks.create_task(member.tell())
+            async for line in input_lines():
+                member.take(line)
+            member.stop()
+            telling.cancel()
+        counters, at_edge = node.live.engine.counters, _added(bridge.counters for bridge in bridges)
+    # After the node has closed: until then it may drop and record packets.
+    say(pack(Left(msgspec.structs.replace(member.counts, counters=counters.snapshot(), edge=at_edge))))
+
+
+async def _serve(node: Node, stack: AsyncExitStack) -> str | None:
+    """Serve the web page of the node if that is configured, and return where."""
+    if node.config.web is None:
+        return None
+    from meshbus.web.server import WebServer
+
+    return (await stack.enter_async_context(WebServer(node, node.config.web))).address
+
+
+def _added(counters: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
+    sums: dict[str, Counter[str]] = defaultdict(Counter)
+    for one in counters:
+        for what, reasons in one.items():
+            sums[what].update(reasons)
+    return {what: dict(reasons) for what, reasons in sums.items()}
 
 
 if __name__ == "__main__":

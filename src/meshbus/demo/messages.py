@@ -22,6 +22,8 @@ class Link(msgspec.Struct, frozen=True):
     public_key: str
     address: str | None = None
     """None means: reach it through the mesh."""
+    plain_id: str | None = None
+    """Node id in hex of a net-mesh node, whose key does not tell it; such a node has not started yet."""
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -38,6 +40,8 @@ class Flow(msgspec.Struct, frozen=True):
     channel: str
     per_s: int
     reliable: bool = False
+    bytes: int | None = None
+    """Size of each event; None for the report of a robot."""
 
 
 class Join(Line, frozen=True):
@@ -78,6 +82,10 @@ class Up(Line, frozen=True):
     """The node is listening."""
 
     address: str
+    edge: dict[str, str] = {}
+    """Addresses for ZeroMQ applications, by the side that they are."""
+    web: str | None = None
+    """Address of its web server."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -102,7 +110,17 @@ class Counts(Line, frozen=True):
     published: dict[str, int] = {}
     limited: dict[str, int] = {}
     """Events that were refused because the channel's rate limit was exceeded."""
-    received: dict[str, int] = {}
+    received: dict[str, dict[str, int]] = {}
+    """By publisher, as node id in hex, and channel."""
+    counters: dict[str, dict[str, int]] = {}
+    """The counters of the node; only in the last message."""
+    edge: dict[str, dict[str, int]] = {}
+    """The counters of its bridge; only in the last message."""
+
+    @property
+    def arrived(self) -> int:
+        """Events that were received, of all publishers."""
+        return sum(sum(channels.values()) for channels in self.received.values())
 
 
 class Left(Line, frozen=True):

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -96,13 +96,18 @@ class Process(Generic[Line]):
             raise MeshError(f"the process of {self.name} has exited: {last}; see {self._errors}")
         return answer
 
+    def end_input(self) -> None:
+        """End the child's standard input: it says what it has left to say, and exits."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
     async def leave(self) -> None:
         """Stop the child and wait for its exit. Calling it again does nothing."""
         process, hearing = self._process, self._hearing
         if process is None or hearing is None:
             return
-        assert process.stdin is not None
-        process.stdin.close()
+        self.end_input()
         try:
             await asyncio.wait_for(process.wait(), _LEAVE_S)
         except TimeoutError:
@@ -130,6 +135,22 @@ def say(line: bytes) -> None:
     """Write a line to the parent, and flush."""
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
+
+
+def own_output() -> None:
+    """Keep standard output for `say`: what a library prints goes to standard error from now on."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(kept, "w")
+
+
+async def input_lines() -> AsyncIterator[bytes]:
+    """Yield the lines of standard input until it ends."""
+    lines = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(lines)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
+    while line := await lines.readline():
+        yield line
 
 
 def follow_parent() -> threading.Event:

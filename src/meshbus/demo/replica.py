@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from meshbus.config import NodeConfig
-from meshbus.demo.process import run_child, say
+from meshbus.demo.process import input_lines, run_child, say
 from meshbus.node.node import Node
 
 CHANNEL = "alarms/fire"
@@ -82,13 +82,10 @@ def _state(node: Node, longest_wait_s: float) -> State:
 
 
 async def _run(path: Path) -> None:
-    commands = asyncio.StreamReader()
-    protocol = asyncio.StreamReaderProtocol(commands)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
     # env={}: ignore MESHBUS_* variables, which the user may have set for another node.
     async with Node.open(NodeConfig.load(path, env={})) as node:
         say(msgspec.json.encode(_state(node, 0.0)) + b"\n")
-        while line := await commands.readline():
+        async for line in input_lines():
             command = COMMAND.decode(line)
             longest_s = await _sound(node, command) if isinstance(command, Sound) else 0.0
             say(msgspec.json.encode(_state(node, longest_s)) + b"\n")

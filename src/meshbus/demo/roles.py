@@ -20,7 +20,9 @@ from typing import Any
 
 import msgspec
 
+from meshbus.demo.alarms import NAMES
 from meshbus.demo.messages import Flow
+from meshbus.demo.replica import CHANNEL
 from meshbus.keyfile import create_file, create_identity, create_psk, format_tokens
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
@@ -28,13 +30,16 @@ from meshbus.wire.messages.token import PermissionToken, Scope
 
 REGION, WEST, EAST = "3", "3.1", "3.2"
 POSES, ALARMS, MAPS, TRACES, NOTES = "telemetry/pose", "alarms/safety", "maps/tiles", "debug/trace", "scratch/notes"
-ANOMALIES = "anomalies/pose"
-GATEWAY, FAILING = "gateway", "west-rover"
-"""The node between the sites, and the rover whose battery fails."""
+ANOMALIES, FRAMES, ORDERS, STATE = "anomalies/pose", "cameras/front", "orders/go", "legacy/state"
+GATEWAY, CONTROL, FAILING, LOSSY = "gateway", "control", "west-rover", "east-rover"
+"""The node between the sites, the one with visitors, the rover whose battery fails, and the one with a bad radio."""
+LOSS = 0.05
+"""Share of the datagrams that the bad radio loses."""
+FRAME_BYTES = 200_000
 DETECTOR = "detector"
 """The daemon that finds jumps in the poses of the failing rover; it moves to the gateway."""
-PROPOSED_POLICY, PIPELINE, REPORT = "proposed.toml", "pipeline.toml", "report.html"
-"""Names of files in the output directory."""
+PROPOSED_POLICY, PIPELINE, REPORT, REPLICAS = "proposed.toml", "pipeline.toml", "report.html", "replicas"
+"""Names of files in the output directory, and of the directory of the replicas of alarms."""
 
 BOUNDARY: Mapping[str, Mapping[str, Any]] = {
     ALARMS: {"visibility": "global", "require_token": True},
@@ -42,6 +47,8 @@ BOUNDARY: Mapping[str, Mapping[str, Any]] = {
     MAPS: {"visibility": "exported"},
     TRACES: {"visibility": "subnet-local"},
     ANOMALIES: {"visibility": "parent-visible", "log": "published", "reliable": True},
+    FRAMES: {"visibility": "parent-visible"},
+    ORDERS: {"visibility": "global"},
 }
 """Channel policies of the gateway; it has none for NOTES. It publishes ANOMALIES itself after the detector has moved."""
 PROPOSED: Mapping[str, Mapping[str, Any]] = {
@@ -77,6 +84,8 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
     """Its channel policies, with log settings."""
     daemon: Mapping[str, Any] | None = None
     """How it declares the detector; None if it does not."""
+    edge: Mapping[str, Any] | None = None
+    """Its bridge for ZeroMQ applications."""
 
 
 _ROVER_CHANNELS = (
@@ -85,19 +94,27 @@ _ROVER_CHANNELS = (
     {"name": MAPS, "log": "published", "max_rate_pps": MAPS_PER_S},
     {"name": TRACES, "log": "published"},
     {"name": ANOMALIES, "log": "published", "reliable": True},
+    {"name": FRAMES, "log": "published", "reliable": True},
 )
 _READER_CHANNELS = ({"prefix": "", "log": "received"},)
+_EDGE = {
+    "publishers": "tcp://127.0.0.1:*",
+    "subscribers": "tcp://127.0.0.1:*",
+    "channels_in": [ORDERS],
+    "channels_out": ["telemetry/"],
+}
 
 ROLES = (
     Role(name=GATEWAY, subnet=REGION, job="applies policy, records", daemon={"run": False}),
     Role(
-        name="control",
+        name=CONTROL,
         subnet=REGION,
-        job="monitors both sites",
+        job="monitors both sites, has visitors",
         wishes=(
             ("west-rover", POSES),
             ("west-rover", ALARMS),
             ("west-rover", MAPS),
+            ("west-rover", FRAMES),
             ("east-rover", POSES),
             ("east-rover", ALARMS),
             (FAILING, ANOMALIES),
@@ -105,12 +122,19 @@ ROLES = (
         ),
         allowed=Scope.SUBSCRIBE,
         policy=_READER_CHANNELS,
+        edge=_EDGE,
     ),
     Role(
         name=FAILING,
         subnet=WEST,
         job="drives, maps, raises alarms",
-        flows=(Flow(POSES, 60), Flow(ALARMS, 5, reliable=True), Flow(MAPS, 30), Flow(TRACES, 20)),
+        flows=(
+            Flow(POSES, 60),
+            Flow(ALARMS, 5, reliable=True),
+            Flow(MAPS, 30),
+            Flow(TRACES, 20),
+            Flow(FRAMES, 2, reliable=True, bytes=FRAME_BYTES),
+        ),
         allowed=Scope.PUBLISH,
         policy=_ROVER_CHANNELS,
         daemon={"inputs": [POSES]},
@@ -123,9 +147,9 @@ ROLES = (
         wishes=(("west-rover", ALARMS), ("west-rover", "fleet/keys")),
     ),
     Role(
-        name="east-rover",
+        name=LOSSY,
         subnet=EAST,
-        job="drives, raises alarms",
+        job="drives, has a bad radio",
         flows=(Flow(POSES, 60), Flow(ALARMS, 5, reliable=True)),
         allowed=Scope.PUBLISH,
         policy=_ROVER_CHANNELS,
@@ -142,6 +166,7 @@ ROLES = (
             ("west-rover", TRACES),
             ("west-guest", ALARMS),
             ("west-guest", NOTES),
+            (CONTROL, ORDERS),
         ),
         allowed=Scope.SUBSCRIBE,
         policy=_READER_CHANNELS,
@@ -164,8 +189,11 @@ class FleetFiles(msgspec.Struct, frozen=True):
         return self.folder / "nodes" / name / "log"
 
 
-def write_files(folder: Path) -> FleetFiles:
-    """Write the files of the fleet into an empty directory. Raises ConfigError if a file exists already."""
+def write_files(folder: Path, *, serve: bool = False) -> FleetFiles:
+    """Write the files of the fleet into an empty directory; the gateway serves a web page if asked to.
+
+    Raises ConfigError if a file exists already.
+    """
     create_psk(folder / "mesh-key.toml")
     operator = create_identity(folder / "operator.toml")
     identities = {role.name: create_identity(folder / "nodes" / role.name / "identity.toml") for role in ROLES}
@@ -175,6 +203,8 @@ def write_files(folder: Path) -> FleetFiles:
             _permit(folder / "tokens" / f"{role.name}.token", operator, identities[role.name], role.allowed)
     for role in ROLES:
         settings = _gateway_settings(BOUNDARY) if role.name == GATEWAY else _settings(role)
+        if serve and role.name == GATEWAY:
+            settings["web"] = {"bind": "127.0.0.1:0"}
         trust = {"trusted_issuers": [operator.entity_id.hex()]}
         create_file(files.config(role.name), _toml(f"{role.name}: {role.job}", {**settings, **trust}), "demo")
     note = f"nodes/{GATEWAY}/node.toml with the proposed policy, for `meshbus pipeline replay`"
@@ -210,6 +240,8 @@ def _settings(role: Role) -> dict[str, Any]:
         settings["tokens"] = [f"../../tokens/{role.name}.token"]
     if role.policy:
         settings |= {"log_dir": "log", "channels": list(role.policy)}
+    if role.edge is not None:
+        settings["edge"] = [dict(role.edge)]
     if role.daemon is not None:
         detector = {"name": DETECTOR, "factory": "meshbus.demo.detector:Detector", "output": ANOMALIES}
         settings |= {"daemons_dir": "daemons", "daemons": [detector | dict(role.daemon)]}
@@ -238,9 +270,16 @@ def _pipeline_settings(files: FleetFiles) -> dict[str, Any]:
     wishes = [(files.identities[role.name].node_id, channel) for role in readers for _, channel in role.wishes]
     return {
         "tables": "tables",
-        "logs": [f"nodes/{name}/log" for name in (GATEWAY, *(role.name for role in readers))],
+        "logs": [
+            *(f"nodes/{name}/log" for name in (GATEWAY, *(role.name for role in readers))),
+            *(f"{REPLICAS}/{name}/logs" for name in NAMES),
+        ],
         "channels": [
             {"name": ANOMALIES, "codec": "json", "schema": "n BIGINT NOT NULL, anomaly BIGINT, step_mm BIGINT"},
+            {"name": CHANNEL, "codec": "json", "schema": "alarm BIGINT NOT NULL, hall BIGINT"},
+            {"name": FRAMES, "codec": "raw"},
+            {"name": STATE, "codec": "json", "schema": "n BIGINT NOT NULL"},
+            {"name": ORDERS, "codec": "json", "schema": "n BIGINT NOT NULL"},
             {"prefix": "", "codec": "json", "schema": "n BIGINT NOT NULL, x DOUBLE, y DOUBLE, battery DOUBLE"},
         ],
         "subscriptions": [{"peer": peer, "prefix": channel} for peer, channel in dict.fromkeys(wishes)],
@@ -259,10 +298,18 @@ def place_of(subnet: str | int | None) -> str:
 
 
 def _toml(note: str, settings: Mapping[str, Any]) -> str:
-    """Write settings as TOML: plain values first, then lists of tables."""
-    tables = {key: value for key, value in settings.items() if isinstance(value, list) and isinstance(value[0], dict)}
-    lines = [f"# {note}", *(f"{key} = {json.dumps(value)}" for key, value in settings.items() if key not in tables)]
-    for key, rows in tables.items():
+    """Write settings as TOML: plain values first, then tables and lists of tables."""
+    tables = {key: value for key, value in settings.items() if isinstance(value, dict)}
+    lists = {key: value for key, value in settings.items() if isinstance(value, list) and isinstance(value[0], dict)}
+    plain = {key: value for key, value in settings.items() if key not in tables and key not in lists}
+    lines = [f"# {note}", *_values(plain)]
+    for key, row in tables.items():
+        lines += ["", f"[{key}]", *_values(row)]
+    for key, rows in lists.items():
         for row in rows:
-            lines += ["", f"[[{key}]]", *(f"{name} = {json.dumps(value)}" for name, value in row.items())]
+            lines += ["", f"[[{key}]]", *_values(row)]
     return "\n".join(lines) + "\n"
+
+
+def _values(row: Mapping[str, Any]) -> list[str]:
+    return [f"{name} = {json.dumps(value)}" for name, value in row.items()]

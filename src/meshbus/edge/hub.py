@@ -16,6 +16,9 @@ events of an old connection must not affect a new one (pubsub.md §2.1, rules S1
 
 Keys start at 1 and are never reused. A peer may choose its routing id; Python's seeded hash of bytes protects the map
 from chosen collisions. `HubLimits` bounds what one peer can hold.
+
+A subscriber may change thousands of subscriptions between two messages. `change` only collects them; the index gets all of
+them at once when it is next needed.
 """
 
 from __future__ import annotations
@@ -35,6 +38,10 @@ from meshbus.policy.prefixes import SubscriptionIndex
 MAX_REMEMBERED = 65_536
 """Routing ids of disconnected peers that keep their key; above this the one that left first is removed. Short ids take
 about 200 bytes each, 13 MB in all."""
+MAX_COLLECTED = 16_384
+MAX_COLLECTED_BYTES = 2 << 20
+"""Changes of subscriptions, and bytes of their prefixes, that are collected before the index gets them. Our choice: with
+short prefixes they take about 3 MB."""
 PARCEL_BYTES = 64 << 10
 """Consecutive messages for the same peers are joined up to this size, about what one write to a socket accepts. A larger
 message is not joined and not copied."""
@@ -53,6 +60,15 @@ BOUNDS = (
         unit="bytes",
         full="the new message is dropped for this subscriber",
         counter="dropped of its queue",
+    ),
+    Bound(
+        name="zmq_changes",
+        what="changes of subscriptions that the index of a ZeroMQ publisher does not have yet",
+        by=By.OUTSIDER,
+        per_node=None,
+        per={"publisher": MAX_COLLECTED, "publisher, in bytes of prefixes": MAX_COLLECTED_BYTES},
+        full="the index gets them",
+        counter="none: nothing is lost",
     ),
     Bound(
         name="zmq_ids",
@@ -135,7 +151,7 @@ class HubStats(msgspec.Struct, frozen=True):
 class _Peer:
     """One connected peer."""
 
-    __slots__ = ("epoch", "generated", "key", "prefix_bytes", "queue", "routing_id", "subscriptions")
+    __slots__ = ("collected", "epoch", "generated", "key", "prefix_bytes", "queue", "routing_id", "subscriptions")
 
     def __init__(self, routing_id: bytes, key: int, epoch: int, queue: PeerQueue, *, generated: bool) -> None:
         self.routing_id = routing_id
@@ -145,6 +161,8 @@ class _Peer:
         self.generated = generated
         self.subscriptions = 0
         self.prefix_bytes = 0
+        self.collected: dict[bytes, bool] = {}
+        """Prefixes that it subscribed (True) or cancelled, and that the index does not have yet."""
 
 
 class PubSubHub:
@@ -159,9 +177,13 @@ class PubSubHub:
     ) -> None:
         self._encode = encode
         self._limits = limits or HubLimits()
-        self._on_change = on_change
-        """Called for every subscription that is added, repeated or removed, with its prefix."""
+        self.on_change = on_change
+        """Called for every change of a single subscription, with its prefix."""
         self._index = SubscriptionIndex()
+        self._changed: dict[int, _Peer] = {}
+        """Peers with collected changes, by key."""
+        self._collected = self._collected_bytes = 0
+        """Collected changes of all peers, and bytes of their prefixes; repeated ones count each time."""
         # pubsub.md §2: keys start at 1 and 0 is reserved.
         self._next_key = count(1)
         self._keys: dict[bytes, int] = {}
@@ -227,42 +249,57 @@ class PubSubHub:
 
     # ── subscriptions ───────────────────────────────────────────────────────────────────────
 
+    def change(self, routing_id: bytes, epoch: int, wanted: dict[bytes, bool]) -> bool:  # hot: bench_edge
+        """Subscribe a peer to the prefixes with True, and unsubscribe it from those with False.
+
+        Return False if a limit of the peer refuses one; then some of the changes are made, and the others are not. What
+        is subscribed and unsubscribed between two messages leaves no trace, so `on_change` is not called.
+        """
+        peer = self._find(routing_id, epoch)
+        if peer is None:
+            self._ignored[Ignored.SUBSCRIBE_STALE] += 1
+            return True
+        nbytes = sum(map(len, wanted))
+        if self._is_too_much(peer, len(wanted), nbytes):
+            self._update()
+            if self._is_too_much(peer, len(wanted), nbytes):
+                return self._change_singly(peer, wanted)
+        self._collected += len(wanted)
+        self._collected_bytes += nbytes
+        peer.collected.update(wanted)
+        self._changed[peer.key] = peer
+        return True
+
     def subscribe(self, routing_id: bytes, epoch: int, prefix: bytes) -> Change:
         """Subscribe a peer to a prefix."""
+        self._update()
         peer = self._find(routing_id, epoch)
         if peer is None:
             self._ignored[Ignored.SUBSCRIBE_STALE] += 1
             return Change.STALE
-        # Also for a prefix that the peer has already: a peer at its limit gets the same answer every time.
-        refused = self._refusal(peer, prefix)
-        if refused is not None:
-            self._ignored[refused] += 1
-            return Change.REFUSED
-        held = prefix in self._index
-        if not self._index.subscribe(peer.key, prefix):
-            return self._report(prefix, Change.KNOWN)
-        peer.subscriptions += 1
-        peer.prefix_bytes += len(prefix)
-        return self._report(prefix, Change.ADDED if held else Change.FIRST)
+        change = self._subscribe(peer, prefix)
+        return change if change is Change.REFUSED else self._report(prefix, change)
 
     def unsubscribe(self, routing_id: bytes, epoch: int, prefix: bytes) -> Change:
         """Unsubscribe a peer from a prefix."""
+        self._update()
         peer = self._find(routing_id, epoch)
         if peer is None:
             self._ignored[Ignored.UNSUBSCRIBE_STALE] += 1
             return Change.STALE
-        if not self._index.unsubscribe(peer.key, prefix):
+        if not self._unsubscribe(peer, prefix):
             return Change.ABSENT
-        peer.subscriptions -= 1
-        peer.prefix_bytes -= len(prefix)
         return self._report(prefix, self._removal(prefix))
 
     def prefixes(self) -> list[bytes]:
         """Return the subscribed prefixes in byte order."""
+        self._update()
         return self._index.prefixes()
 
     def count_subscribers(self, topic: bytes) -> int:
         """Return the number of peers whose subscriptions match a topic."""
+        if self._changed:
+            self._update()
         return len(self._index.fan(topic))
 
     # ── messages ────────────────────────────────────────────────────────────────────────────
@@ -279,6 +316,7 @@ class PubSubHub:
         """
         if not parts:
             return 0
+        self._update()
         self._published += 1
         fan = self._index.fan(parts[0])
         if not fan:
@@ -292,6 +330,7 @@ class PubSubHub:
 
         Consecutive messages for the same peers are joined into one parcel, which costs each peer one step.
         """
+        self._update()
         queued = size = 0
         run: list[Sequence[bytes]] = []
         run_fan: Peers = ()
@@ -342,6 +381,7 @@ class PubSubHub:
 
     def stats(self) -> HubStats:
         """Return sizes and message counts, including those of disconnected peers."""
+        self._update()
         total = self._past.copy()
         for peer in self._live.values():
             _add(total, peer.queue.stats())
@@ -364,6 +404,56 @@ class PubSubHub:
         key = self._keys.get(routing_id)
         peer = None if key is None else self._live.get(key)
         return None if peer is None or (epoch is not None and peer.epoch != epoch) else peer
+
+    def _update(self) -> None:
+        """Bring the index up to date with the collected changes."""
+        if not self._changed:
+            return
+        for peer in self._changed.values():
+            added, removed = self._index.change(peer.key, peer.collected)
+            peer.subscriptions += len(added) - len(removed)
+            peer.prefix_bytes += sum(map(len, added)) - sum(map(len, removed))
+            peer.collected = {}
+        self._changed.clear()
+        self._collected = self._collected_bytes = 0
+
+    def _is_too_much(self, peer: _Peer, changes: int, nbytes: int) -> bool:
+        """Return whether more changes of a peer cannot be collected, or may exceed a limit of the peer."""
+        changes, nbytes = changes + self._collected, nbytes + self._collected_bytes
+        limits = self._limits
+        return (
+            changes > min(MAX_COLLECTED, limits.subscriptions - peer.subscriptions)
+            or nbytes > min(MAX_COLLECTED_BYTES, limits.prefix_bytes - peer.prefix_bytes)
+        )  # fmt: skip
+
+    def _change_singly(self, peer: _Peer, wanted: dict[bytes, bool]) -> bool:
+        """Make changes one by one, up to the first that a limit refuses; return False if one was refused."""
+        for prefix, want in wanted.items():
+            if not want:
+                self._unsubscribe(peer, prefix)
+            elif self._subscribe(peer, prefix) is Change.REFUSED:
+                return False
+        return True
+
+    def _subscribe(self, peer: _Peer, prefix: bytes) -> Change:
+        # Also for a prefix that the peer has already: a peer at its limit gets the same answer every time.
+        refused = self._refusal(peer, prefix)
+        if refused is not None:
+            self._ignored[refused] += 1
+            return Change.REFUSED
+        held = prefix in self._index
+        if not self._index.subscribe(peer.key, prefix):
+            return Change.KNOWN
+        peer.subscriptions += 1
+        peer.prefix_bytes += len(prefix)
+        return Change.ADDED if held else Change.FIRST
+
+    def _unsubscribe(self, peer: _Peer, prefix: bytes) -> bool:
+        removed = self._index.unsubscribe(peer.key, prefix)
+        if removed:
+            peer.subscriptions -= 1
+            peer.prefix_bytes -= len(prefix)
+        return removed
 
     def _refusal(self, peer: _Peer, prefix: bytes) -> Ignored | None:
         if peer.subscriptions >= self._limits.subscriptions:
@@ -397,18 +487,19 @@ class PubSubHub:
         """Remove the subscriptions and the queue of a connected peer."""
         del self._live[peer.key]
         self._ready.pop(peer.key, None)
+        self._changed.pop(peer.key, None)  # its collected changes need not be made any more
         prefixes = self._index.remove_peer(peer.key)
         peer.queue.close()
         _add(self._past, peer.queue.stats())
-        for prefix in prefixes if self._on_change else ():
+        for prefix in prefixes if self.on_change else ():
             self._report(prefix, self._removal(prefix))
 
     def _removal(self, prefix: bytes) -> Change:
         return Change.REMOVED if prefix in self._index else Change.LAST
 
     def _report(self, prefix: bytes, change: Change) -> Change:
-        if self._on_change is not None:
-            self._on_change(prefix, change)
+        if self.on_change is not None:
+            self.on_change(prefix, change)
         return change
 
 

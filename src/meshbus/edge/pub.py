@@ -98,7 +98,9 @@ class Pub(Endpoint):
             subscriptions=max_subscriptions,
             prefix_bytes=max_prefix_bytes,
         )
-        self._hub = PubSubHub(message_buffers, limits=limits, on_change=self._on_change)
+        self._hub = PubSubHub(message_buffers, limits=limits)
+        self._awaited: list[bytes] = []
+        """Topics for whose subscribers `wait_subscribed` waits."""
         self._linger_s = linger_s
         self._loop = asyncio.get_running_loop()
         self._burst: list[tuple[bytes, ...]] = []
@@ -165,6 +167,7 @@ class Pub(Endpoint):
     async def wait_subscribed(self, topic: Part, *, peers: int = 1, timeout_s: float | None = None) -> None:
         """Wait until at least `peers` subscribers match a topic. Raises Timeout."""
         wanted = as_bytes([topic])[0]
+        self._awaited.append(wanted)
         try:
             async with asyncio.timeout(timeout_s):
                 while self._hub.count_subscribers(wanted) < peers:
@@ -172,6 +175,8 @@ class Pub(Endpoint):
                     await self._changed.wait()
         except TimeoutError:
             raise Timeout(f"waiting for {peers} subscribers of {wanted!r}", timeout_s or 0.0) from None
+        finally:
+            self._awaited.remove(wanted)
 
     async def close(self) -> None:
         """Send queued messages for up to `linger_s`, then close all connections. Calling it again does nothing."""
@@ -200,19 +205,12 @@ class Pub(Endpoint):
         super().on_ready(connection)
         self._hub.peer_up(connection.routing_id, connection.number, generated=True)
 
-    def on_requests(self, connection: Connection, requests: list[Request]) -> None:
+    def on_requests(self, connection: Connection, requests: list[Request]) -> None:  # hot: bench_edge
         """Add and remove subscriptions."""
         self._flush()  # messages published before this go to the earlier subscribers only
-        hub, routing_id, epoch = self._hub, connection.routing_id, connection.number
-        for request in requests:
-            if isinstance(request, Upstream):
-                self._on_upstream(request)
-            elif not request.subscribe:
-                hub.unsubscribe(routing_id, epoch, request.prefix)
-            elif hub.subscribe(routing_id, epoch, request.prefix) is Change.REFUSED:
-                problem = "the peer exceeds max_subscriptions or max_prefix_bytes"
-                connection.close(CloseReason.TOO_MANY_SUBSCRIPTIONS, problem)
-                return
+        if not self._take_requests(connection, requests):
+            problem = "the peer exceeds max_subscriptions or max_prefix_bytes"
+            connection.close(CloseReason.TOO_MANY_SUBSCRIPTIONS, problem)
 
     def on_idle(self, connection: Connection) -> None:
         """Send more messages from the subscriber's queue."""
@@ -225,11 +223,20 @@ class Pub(Endpoint):
             self._hub.peer_down(connection.routing_id, connection.number)
         self._drained.set()
 
-    def _on_upstream(self, _: Upstream) -> None:
-        self._counters.count(Reason.IGNORE_UPSTREAM_MESSAGE)
+    def _take_requests(self, connection: Connection, requests: list[Request]) -> bool:
+        """Handle requests of a subscriber; return False if it exceeds a limit."""
+        wanted: dict[bytes, bool] = {}
+        for request in requests:
+            if type(request) is Interest:
+                wanted[request.prefix] = request.subscribe  # nobody is told of changes, so only the last one counts
+            else:
+                self._counters.count(Reason.IGNORE_UPSTREAM_MESSAGE)
+        self._wake_for(wanted)
+        return self._hub.change(connection.routing_id, connection.number, wanted)
 
-    def _on_change(self, prefix: bytes, change: Change) -> None:  # noqa: ARG002 - XPub reads them
-        if change in _ADDITIONS:
+    def _wake_for(self, prefixes: Iterable[bytes]) -> None:
+        """Let `wait_subscribed` look again if subscriptions changed that match a topic that it waits for."""
+        if any(any(map(topic.startswith, prefixes)) for topic in self._awaited):
             self._changed.set()
 
     # ── moving bytes ────────────────────────────────────────────────────────────────────────
@@ -286,6 +293,7 @@ class XPub(Pub):
         super().__init__(**options)
         self._told = verbosity.value
         self._events: Mailbox[Request] = Mailbox()
+        self._hub.on_change = self._on_change
 
     async def next_event(self) -> Request:
         """Wait for an `Interest` (a prefix was subscribed, or cancelled) or an `Upstream` message."""
@@ -302,11 +310,20 @@ class XPub(Pub):
         await super().close()
         self._events.close()
 
-    def _on_upstream(self, message: Upstream) -> None:
-        self._note_event(message)
+    def _take_requests(self, connection: Connection, requests: list[Request]) -> bool:
+        """Handle requests one by one, because the application is told of each."""
+        hub, routing_id, epoch = self._hub, connection.routing_id, connection.number
+        self._wake_for([request.prefix for request in requests if isinstance(request, Interest)])
+        for request in requests:
+            if isinstance(request, Upstream):
+                self._note_event(request)
+            elif not request.subscribe:
+                hub.unsubscribe(routing_id, epoch, request.prefix)
+            elif hub.subscribe(routing_id, epoch, request.prefix) is Change.REFUSED:
+                return False
+        return True
 
     def _on_change(self, prefix: bytes, change: Change) -> None:
-        super()._on_change(prefix, change)
         if change in self._told:
             self._note_event(Interest(prefix, subscribe=change in _ADDITIONS or change is Change.KNOWN))
 

@@ -37,6 +37,7 @@ from meshbus.engine.session.liveness import Liveness
 from meshbus.engine.session.negotiate import Negotiator, Profile
 from meshbus.engine.session.peer import PeerClaims
 from meshbus.engine.session.presence import Presence
+from meshbus.engine.session.secure import Secure
 from meshbus.engine.session.service import Context
 from meshbus.engine.settings import HandshakeConfig
 from meshbus.engine.streams.delivery import Delivery
@@ -74,6 +75,7 @@ class Facade:
         self.chains = services[Chains]
         self.traversal = services[Traversal]
         self.negotiator = services[Negotiator]
+        self.secure = services[Secure]
         self.admission = services[Admission]
         self.membership = services[Membership]
         self.following = services[Following]

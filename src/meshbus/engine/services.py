@@ -34,6 +34,7 @@ from meshbus.engine.session.handshake import Handshakes
 from meshbus.engine.session.liveness import Liveness
 from meshbus.engine.session.negotiate import Negotiator
 from meshbus.engine.session.presence import Presence
+from meshbus.engine.session.secure import Secure
 from meshbus.engine.session.service import Context, Row
 from meshbus.engine.streams.delivery import Delivery
 from meshbus.engine.streams.large import Large
@@ -163,6 +164,8 @@ SERVICES: tuple[Row, ...] = (
     Row(Rendezvous, Subprotocol.RENDEZVOUS, "rendezvous", credit=False, cost_us=20),
     Row(_traversal),
     Row(Negotiator, Subprotocol.NEGOTIATION, "negotiation", cost_us=160),
+    # Before everything that sends data to a new peer.
+    Row(Secure, Subprotocol.SECURE, "secure", profile=True, cost_us=400),
     Row(Admission),
     Row(IdentityProofs, Subprotocol.IDENTITY_PROOF, "identity-proof", later=True, credit=False, cost_us=250),
     Row(_membership, Subprotocol.MEMBERSHIP, "membership", credit=False, cost_us=40),

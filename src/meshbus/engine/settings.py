@@ -137,6 +137,32 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Drop publications of nodes that the channel's configuration does not allow to publish."""
 
 
+class SecureMode(StrEnum):
+    """Whether sessions with other meshbus nodes get keys of their own (docs/wire/secure.md)."""
+
+    AUTO = "auto"
+    """With peers that announce it. A peer that did it once is never talked to without it."""
+    REQUIRE = "require"
+    """With every peer: others get no data, and none is taken from them."""
+    OFF = "off"
+
+
+class SecureConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Secure sessions."""
+
+    mode: SecureMode = SecureMode.OFF
+    """Off as on the 0.23 wire; a node uses `auto` unless it is configured otherwise (config/node.py)."""
+    pins: Mapping[int, bytes] = {}
+    """Entity keys of the nodes that were seen secure before, by node id."""
+    rekey_s: float = 3600.0
+    """Age of keys at which new ones are made. Our choice: what is lost with the memory of a node is an hour of traffic."""
+    rekey_packets: int = 1 << 30
+    """Packets in one direction after which new keys are made. Our choice: far below the 2^64 of the packet counter."""
+    patience_s: float = 10.0
+    """How long data waits for a session to become secure before it is refused and that is reported. Our choice: the
+    negotiation and the exchange take a few round trips and are repeated under loss."""
+
+
 class OpaqueMode(StrEnum):
     """What happens to messages of subprotocols without a service (subprotocols.md §3)."""
 
@@ -159,6 +185,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     announce: AnnounceConfig = AnnounceConfig()
     directory: DirectoryConfig = DirectoryConfig()
     nat: NatConfig = NatConfig()
+    secure: SecureConfig = SecureConfig()
     opaque: OpaqueMode = OpaqueMode.STRICT
     ack_timeout_s: float = 5.0
     """How long to wait for the answer to a subscribe or unsubscribe request (transport.md §16)."""

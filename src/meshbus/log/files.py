@@ -33,7 +33,9 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _SPACE = {errno.ENOSPC, errno.EDQUOT}
 _HANDLES = {errno.EMFILE, errno.ENFILE}
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
-_START_WRITING = 2  # SYNC_FILE_RANGE_WRITE
+_WAIT, _START_WRITING = 1, 2  # SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE
+_CANNOT_WAIT = {errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EPERM}
+"""Answers of systems and files that do not know early write-back."""
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -59,7 +61,7 @@ class Files:
 
     def write(self, handle: int, parts: Sequence[Part], at: int) -> int:
         """Write all parts one after the other at an offset and return the offset after them."""
-        total = sum(map(len, parts))
+        total = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         done = self.write_some(handle, parts, at)
         if done < total:  # rare: write the rest as one buffer, in as many calls as needed
             rest = memoryview(b"".join(parts))
@@ -69,7 +71,7 @@ class Files:
 
     def write_some(self, handle: int, parts: Sequence[Part], at: int) -> int:
         """Write as much as the system accepts in one call and return the number of bytes."""
-        return os.pwritev(handle, parts, at)
+        return os.pwrite(handle, parts[0], at) if len(parts) == 1 else os.pwritev(handle, parts, at)
 
     def reserve(self, handle: int, at: int, size: int) -> bool:
         """Reserve disk space after an offset without changing the size of the file; return whether that worked."""
@@ -82,6 +84,17 @@ class Files:
         start = getattr(_libc(), "sync_file_range", None)  # Linux only; elsewhere fsync does all of it
         if start is not None:
             start(handle, ctypes.c_int64(at), ctypes.c_int64(size), _START_WRITING)
+
+    def end_sync(self, handle: int, at: int, size: int) -> None:
+        """Wait until the disk has taken a range that `begin_sync` started; this alone syncs nothing.
+
+        Raises OSError if the disk refused it. The system says so once, so a later `fsync` of the same handle would not.
+        """
+        wait = getattr(_libc(), "sync_file_range", None)
+        if wait is not None and wait(handle, ctypes.c_int64(at), ctypes.c_int64(size), _WAIT):
+            number = ctypes.get_errno()
+            if number not in _CANNOT_WAIT:
+                raise OSError(number, os.strerror(number))
 
     def truncate(self, handle: int, size: int) -> None:
         """Cut a file at a size and free the space that was reserved after it."""
@@ -141,7 +154,7 @@ class Files:
 @functools.cache
 def _libc() -> ctypes.CDLL | None:
     try:
-        return ctypes.CDLL(None)
+        return ctypes.CDLL(None, use_errno=True)
     except (OSError, TypeError):  # Windows
         return None
 

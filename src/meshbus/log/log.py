@@ -52,6 +52,8 @@ class RedexFile:
         self.channel, self.config = options.channel, options.config
         self._clock, self._defaults = options.clock, options.defaults
         self._backend = backend
+        self._syncs = options.config.fsync.events is not None
+        """Whether an append may have to wait for the disk."""
         if not self.report.clean:
             _log.warning("log of %s: recovered, %s", self.channel, msgspec.to_builtins(self.report))
 
@@ -111,7 +113,8 @@ class RedexFile:
         Raises LogError if the disk refuses; then nothing was appended and no sequence is used.
         """
         seq = self.write(payload, **columns)
-        self.commit()
+        if self._syncs:
+            self.commit()
         return seq
 
     def append_batch(self, events: Events, **columns: Unpack[Columns]) -> range:

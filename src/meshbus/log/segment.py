@@ -75,7 +75,8 @@ class Sink(io.RawIOBase):
     def __init__(self, files: Files, handle: int) -> None:
         self._files = files
         self._handle = handle
-        self._begun = 0
+        self._begun = self._ended = 0
+        """How far writing to the disk was started, and how far it was waited for."""
         self.size = 0
         """Bytes written so far."""
 
@@ -98,11 +99,17 @@ class Sink(io.RawIOBase):
         return self.size - before
 
     def begin_sync(self) -> None:
-        """Start writing to the disk what is new, as far as it is whole steps, while more is being encoded."""
+        """Start writing to the disk what is new, as far as it is whole steps, while more is being encoded.
+
+        What was started the last time is waited for: in the queue of a disk, a whole segment would delay the syncs of
+        everybody else for as long as it takes to write.
+        """
         size = (self.size - self._begun) // SYNC_STEP * SYNC_STEP
         if size:
             self._files.begin_sync(self._handle, self._begun, size)
-            self._begun += size
+            if self._ended < self._begun:
+                self._files.end_sync(self._handle, self._ended, self._begun - self._ended)
+            self._ended, self._begun = self._begun, self._begun + size
 
 
 @contextmanager

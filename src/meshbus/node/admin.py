@@ -27,6 +27,8 @@
      "source": …, "timeout_s": …}                           given by its name or origin hash
     {"do": "daemon_logs", "daemon": …, "follow": …}         a stream of what happened to a daemon
     {"do": "daemon_stop", "daemon": …, "withdraw": …}       stop a daemon, and with withdraw do not let it move here
+    {"do": "pins"}                                          the nodes that it has seen secure
+    {"do": "pins_reset", "node": …}                         remove the pin of a node; without a node: all pins
     {"do": "revoke", "issuer": …, "generation": …}          reject an issuer's older tokens
 
 The answer is {"ok": true, "result": …}, or {"ok": false, "code": …, "fault": …, "problem": …} with the code of the error.
@@ -254,6 +256,17 @@ class StopDaemon(Request, frozen=True, tag="daemon_stop"):
     withdraw: bool = False
 
 
+class Pins(Request, frozen=True, tag="pins"):
+    """Return the nodes that it has seen secure."""
+
+
+class ResetPins(Request, frozen=True, tag="pins_reset"):
+    """Remove pins."""
+
+    node: str | None = None
+    """Node id or name; by default all of them."""
+
+
 class Revoke(Request, frozen=True, tag="revoke"):
     """Reject an issuer's tokens below a generation."""
 
@@ -285,6 +298,8 @@ _REQUEST = msgspec.json.Decoder(
     | MoveDaemon
     | DaemonHistory
     | StopDaemon
+    | Pins
+    | ResetPins
     | Revoke
 )
 
@@ -362,9 +377,8 @@ class Admin:
                 return await self._do_with_replicas(request)
             case ListDaemons() | RunDaemon() | MoveDaemon() | DaemonHistory() | StopDaemon():
                 return await self._do_with_daemons(node.daemons, request)
-            case Revoke():
-                node.revoke_tokens(_hex(request.issuer, 32, "issuer"), _generation(request.generation))
-                return _accept(None)
+            case Pins() | ResetPins() | Revoke():
+                return _accept(_do_with_trust(node, request))
         raise AssertionError(request)  # the decoder accepts no others
 
     async def _do_with_replicas(self, request: Replicas | ReplicaChange | ReplicaVerify) -> bytes:
@@ -431,6 +445,17 @@ class Admin:
                 end = daemons.withdraw if request.withdraw else daemons.stop
                 await end(id_or_name(request.daemon))
                 return _accept(None)
+
+
+def _do_with_trust(node: Node, request: Pins | ResetPins | Revoke) -> Any:
+    match request:
+        case Pins():
+            return [{**_who(node, pinned), "public_key": key.hex()} for pinned, key in node.pins.items()]
+        case ResetPins():
+            return node.reset_pins(None if request.node is None else id_or_name(request.node))
+        case Revoke():
+            node.revoke_tokens(_hex(request.issuer, 32, "issuer"), _generation(request.generation))
+            return None
 
 
 async def _events(node: Node, subscription: Subscription) -> Stream:
@@ -585,6 +610,7 @@ def peer_row(peer: PeerInfo) -> dict[str, Any]:
         "health": str(peer.health),
         "subnet": str(peer.subnet),
         "profile": peer.profile,
+        "secure": peer.secure,
         "dialect": peer.dialect,
         "tags": list(peer.tags),
     }

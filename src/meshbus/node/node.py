@@ -37,6 +37,7 @@ from meshbus.engine.base.notices import (
     PeerGone,
     PeerPlain,
     PeerRecovered,
+    PeerSecured,
     Requested,
     SessionUp,
 )
@@ -82,6 +83,7 @@ from meshbus.node.peers.dialing import Connecting, Dialer, Target
 from meshbus.node.peers.info import GATEWAY_KEY, PeerInfo, info_of, name_in, node_named
 from meshbus.node.peers.meshview import MeshView
 from meshbus.node.peers.noticelog import Notice, NoticeLog
+from meshbus.node.peers.pinfile import PinWriter, load_pins
 from meshbus.node.peers.redial import DialInfo, Redialer
 from meshbus.node.replicas import replicastaff, replicaverify
 from meshbus.node.replicas.replicamember import ReplicaMember
@@ -133,6 +135,7 @@ class _Parts:
         tokens: Sequence[tuple[PermissionToken, ...]],
         notice: Callable[[Notice], None],
         subscribe: Callable[[SubscriptionEntry], Subscription],
+        pins: Path | None,
     ) -> None:
         self.live = live
         self.opened_at = Driver.now()
@@ -144,6 +147,7 @@ class _Parts:
         self.pages = PageServer(live, logs)
         self.answers = Answers(live)
         self.standing = Standing(subscribe, self.joiner.ask_again)
+        self.pins = PinWriter(pins, lambda: dict(live.engine.secure.pins))
         self.replicas: Replicas | None = None
         self.daemons: tuple[DaemonHosting, Daemons] | None = None
         self.coordinating: Coordinating | None = None
@@ -159,6 +163,8 @@ class Node:
         """Prepare a node; it starts with `async with`, or with `start`."""
         self.config = config
         self.identity = config.load_identity() if identity is None else identity
+        # The file beside an identity that is not used is not this node's.
+        self._pins_path = config.pins_path() if identity is None else config.pins
         self._psk = config.load_psk()
         self._tokens = list(config.load_tokens())
         self._subscribers = Subscribers()
@@ -209,7 +215,9 @@ class Node:
                 if opened is not None:
                     await asyncio.to_thread(opened.close)
             raise
-        self._parts = _Parts(live, logs, self._subscribers, self._tokens, self._notice, self._subscribe_entry)
+        self._parts = _Parts(
+            live, logs, self._subscribers, self._tokens, self._notice, self._subscribe_entry, self._pins_path
+        )
         self._parts.census = None if book is None else Census(live.engine, self.config, book)
         if any(entry.replicas for entry in self.config.channels):
             self._parts.replicas = Replicas(live, self.config, logs, self._names)
@@ -226,12 +234,13 @@ class Node:
 
     async def _make_live(self, counters: Counters) -> Live:
         bind, buffer = self.config.bind, self.config.receive_buffer_bytes
+        pins = {} if self._pins_path is None else await asyncio.to_thread(load_pins, self._pins_path)
         listen = partial(UdpSocket.bind, bind.host, bind.port, receive_buffer=buffer, counters=counters)
         # Looking up a name may take long, and other nodes may be on this loop.
         socket = listen() if numeric((bind.host, bind.port)) else await asyncio.to_thread(listen)
         engine = Engine(
             self.identity,
-            engine_settings(self.config, self._psk, socket.receive_buffer, socket.address),
+            engine_settings(self.config, self._psk, socket.receive_buffer, socket.address, pins),
             now=Driver.now(),
             wall=wall,
             entropy=os.urandom,
@@ -326,6 +335,7 @@ class Node:
         parts.live.act(lambda engine, now, out: engine.close(now, out))
         self._parts = None
         parts.live.close()
+        await parts.pins.close()
         parts.answers.cancel()
         await stop_recording(parts.recording)
         self._notices.close()
@@ -635,6 +645,25 @@ class Node:
         self._use_token(chain)
         self._tokens.append(chain)
 
+    @property
+    def pins(self) -> dict[int, bytes]:
+        """The nodes that were seen secure, with their public keys; nothing less is accepted from them."""
+        return dict(self.live.engine.secure.pins)
+
+    def reset_pins(self, node: int | str | None = None) -> int:
+        """Remove the pin of a node, given by its id or name, or all pins; return how many there were.
+
+        Raises ConfigError if the node is not pinned.
+        """
+        secure = self.live.engine.secure
+        meant = self._find_node(node) if isinstance(node, str) else node
+        if node is not None and (meant is None or meant not in secure.pins):
+            shown = f"{node:016x}" if isinstance(node, int) else repr(node)
+            raise ConfigError("node", f"{shown} is not pinned; `meshbus pins ls` lists the nodes that are")
+        removed = sum(secure.forget(pinned) for pinned, _ in secure.pins if meant in {None, pinned})
+        self._opened.pins.changed()
+        return removed
+
     def revoke_tokens(self, issuer: bytes, generation: int) -> None:
         """Reject an issuer's tokens of lower generations; subscriptions that depend on one end at once."""
         self.live.engine.tokens.revoke_below(issuer, generation)
@@ -880,6 +909,8 @@ class Node:
                 parts.reader.take(event)
             case PeerRecovered(node_id=node_id):
                 parts.joiner.recovered(node_id)
+            case PeerSecured(pinned=True):
+                parts.pins.changed()
             case Acked():
                 parts.joiner.acked(event)
             case Matched():

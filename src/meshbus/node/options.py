@@ -16,7 +16,7 @@ from meshbus.config.otel import OtelEntry
 from meshbus.config.spelling import Endpoint
 from meshbus.config.subscription import SubscriptionEntry
 from meshbus.config.web import WebEntry
-from meshbus.engine.settings import NamedChannels
+from meshbus.engine.settings import NamedChannels, SecureMode
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import LevelRule, SubnetRule
 
@@ -62,6 +62,8 @@ class NodeOptions(TypedDict, total=False):
     poll_us: int | None
     window_bytes: int | None
     profile: bool | None
+    secure: SecureMode | str | None
+    pins: Path | str | None
     log_dir: Path | str | None
     record_packets: bool | None
     record_sampling: int | None

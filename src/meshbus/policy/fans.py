@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
+from itertools import compress
 from typing import TypeAlias
 
 from meshbus.policy.sortedblocks import SortedBlocks
@@ -87,6 +88,14 @@ class _InnerPrefixes:
             self._counts[length] -= 1
             if not self._counts[length]:
                 del self._lengths[bisect_left(self._lengths, length)], self._counts[length]
+
+    def find(self, keys: list[bytes]) -> None:
+        """Replace everything by the inner prefixes among all prefixes of the table, in byte order."""
+        # A prefix comes right before the others that start with it.
+        self._prefixes = set(compress(keys, map(bytes.startswith, keys[1:], keys)))
+        self._prefixes.discard(b"")  # the root, which needs no lookup
+        self._counts = Counter(map(len, self._prefixes))
+        self._lengths = sorted(self._counts)
 
     def enclosing(self, text: bytes, length: int) -> bytes:
         """Return the longest inner prefix, of at most this length, with which a text starts; else the empty prefix."""
@@ -177,6 +186,17 @@ class Fans:
             self._inner.set(before, came or (behind is not None and behind.startswith(before)))
         if has_below:
             self._unlink_below(prefix)
+
+    def renew(self, keys: list[bytes]) -> None:
+        """Record that the whole table was replaced; `keys` are its prefixes."""
+        self._version += 1
+        self._shape += 1
+        root = self._root
+        root.own = root.fan = self._table.values[0][0]
+        root.checked = self._version
+        self._notes = {b"": root}
+        self._remembered = 0
+        self._inner.find(keys)
 
     def _unlink_below(self, prefix: bytes) -> None:
         """Mark the notes of all prefixes that start with this one."""

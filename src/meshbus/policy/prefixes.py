@@ -5,12 +5,14 @@ each peer the list of its prefixes. A single topic is matched by one binary sear
 on a flat snapshot (policy/prefixmatch.py). Prefixes are bytes: separators have no meaning.
 
 A subscription takes about thirty bytes, and its prefix once: below 100 bytes for prefixes of about 24 bytes. A change
-takes a logarithmic number of comparisons, and `remove_peer` one change for each prefix of the peer.
+takes a logarithmic number of comparisons, and `remove_peer` one change for each prefix of the peer. Many changes at once
+(`change`) are cheaper: if they are many compared with the table, it is made anew.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from itertools import chain
 from typing import cast
 
@@ -34,6 +36,9 @@ _SMALL_BATCH = 10
 
 _SNAPSHOT_COST = 2
 """Matching one topic costs about as much as this many prefixes of a new snapshot (bench_prefixes)."""
+
+_CHANGE_COST = 8
+"""A change costs about as much as this many prefixes of a table that is made anew (bench_index)."""
 
 _LIMIT = 1 << 64
 """Upper limit of peer ids, exclusive: they are stored as u64."""
@@ -128,6 +133,24 @@ class SubscriptionIndex:
         self._drop(peer, prefix)
         return True
 
+    def change(self, peer: int, wanted: Mapping[bytes, bool]) -> tuple[list[bytes], list[bytes]]:
+        """Subscribe a peer to the prefixes with True, and unsubscribe it from those with False.
+
+        Returns what was added and what was removed: a prefix that already was as wanted is in neither.
+        """
+        owner = self._owners.get(peer)
+        held = _held_of(owner, wanted)
+        added = [prefix for prefix, want in wanted.items() if want and prefix not in held]
+        removed = [prefix for prefix, want in wanted.items() if not want and prefix in held]
+        if _CHANGE_COST * (len(added) + len(removed)) > len(self._table):
+            self._make_anew(owner or _new_owner(peer), added, removed)
+        else:
+            for prefix in removed:
+                self.unsubscribe(peer, prefix)
+            for prefix in added:
+                self.subscribe(peer, prefix)
+        return added, removed
+
     def remove_peer(self, peer: int) -> list[bytes]:
         """Unsubscribe a peer from all its prefixes, and return them in byte order. Costs only those."""
         owner = self._owners.pop(peer, None)
@@ -169,6 +192,28 @@ class SubscriptionIndex:
         self._matched_since_change += topics
         return self._flat is not None or _SNAPSHOT_COST * self._matched_since_change >= len(self._table)
 
+    def _make_anew(self, owner: _Owner, added: list[bytes], removed: list[bytes]) -> None:
+        """Make the table anew, with subscriptions that a peer did not hold, and without some that it held."""
+        peer = owner.alone[0]
+        table = dict(zip(self._table, chain.from_iterable(self._table.values), strict=True))
+        for prefix in added:
+            table[prefix] = _with(table.get(prefix, ()), owner.alone)
+        for prefix in removed:
+            table[prefix] = _without(table[prefix], peer)
+            if prefix and not table[prefix]:  # the empty prefix stays (policy/fans.py)
+                del table[prefix]
+        keys = sorted(table)
+        self._table.fill(keys, [table[key] for key in keys])
+        self._fans.renew(keys)
+        own = set(owner.prefixes).union(added).difference(removed)
+        # Taken from the table: the same object for all peers, to save memory.
+        owner.prefixes.fill([key for key in keys if key in own])
+        if own:
+            self._owners[peer] = owner
+        else:
+            self._owners.pop(peer, None)
+        self._changed(len(added) - len(removed))
+
     def _drop(self, peer: int, prefix: bytes) -> None:
         """Remove a peer from a prefix that it holds, and the prefix from the table if it has no other peer."""
         block, place, _ = self._table.find(prefix)
@@ -197,8 +242,19 @@ def _new_owner(peer: int) -> _Owner:
     return _Owner(peer)
 
 
+def _held_of(owner: _Owner | None, wanted: Mapping[bytes, bool]) -> set[bytes]:
+    """Return those of some prefixes that a peer holds, and maybe others."""
+    if owner is None:
+        return set()
+    if len(owner.prefixes) <= _CHANGE_COST * len(wanted):
+        return set(owner.prefixes)
+    return {prefix for prefix in wanted if owner.prefixes.find(prefix)[2]}
+
+
 def _with(peers: Peers, alone: Peers) -> Peers:
     """Return sorted peers with one added; the same object if it is among them."""
+    if not peers:
+        return alone
     place = bisect_left(peers, alone[0])
     if peers[place : place + 1] == alone:
         return peers

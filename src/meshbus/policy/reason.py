@@ -87,6 +87,8 @@ class Reason(Enum):
         "The sender used a part of the profile that was not negotiated with it; negotiation starts again, so investigate only if this continues.")
     NOT_SUBSCRIBED = 38, "drop", "not_subscribed", (
         "Nothing here is subscribed to the publication; packets that were under way when a subscription ended are normal.")
+    INSECURE = 39, "drop", "insecure", (
+        "The packet came under keys that every holder of the mesh key can compute, from a peer that must be secure; look for an attack, or for a change of the peer's settings.")
     UNREADABLE = 0, "drop", "unreadable", (
         "The datagram is of no known kind; look for another program that sends to this port.")
     EMPTY = 0, "drop", "empty", (
@@ -171,6 +173,20 @@ class Reason(Enum):
         "A neighbor got no receive buffer of its own: too many have one, or no file handle is left; it shares the one of strangers.")
     EVICT_UNPROVED_PEER = 0, "evict", "unproved_peer", (
         "A peer behind a relay that was never heard made room for a newer one; look for an attack through the relay.")
+    SECURE_MALFORMED = 0, "drop", "secure_malformed", (
+        "A message of a secure session could not be read; check the versions of both nodes.")
+    SECURE_UNEXPECTED = 0, "drop", "secure_unexpected", (
+        "A message of a secure session came that nothing here waits for; repetitions under loss are normal.")
+    SECURE_WRONG_ENTITY = 0, "drop", "secure_wrong_entity", (
+        "The entity key in an exchange is not the one of the peer; another node on the path may pose as it.")
+    SECURE_BAD_SIGNATURE = 0, "drop", "secure_bad_signature", (
+        "The signature of an exchange of keys is wrong; the message was changed on the path, or comes from another node.")
+    REFUSE_DOWNGRADE = 0, "refuse", "downgrade", (
+        "A session that should be secure did not become so, and carries no data; check the setting secure at the peer, and whether a node on the path removes packets.")
+    UNSENT_INSECURE = 0, "drop", "unsent_insecure", (
+        "Messages waited for a session to become secure, and were too many, or waited in vain; see refuse.downgrade.")
+    REFUSE_PINS_FULL = 0, "refuse", "pins_full", (
+        "No more nodes can be pinned as secure; remove those that are gone with `meshbus pins reset`.")
     MANIFEST_MALFORMED = 0, "drop", "manifest_malformed", (
         "The peer's manifest cannot be read; check its version.")
     MANIFEST_UNWANTED = 0, "drop", "manifest_unwanted", (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 _MOST = 512
@@ -100,6 +100,17 @@ class SortedBlocks:
         # The head of the first block stays empty, so that `find` works for every key.
         elif place == 0 and block > 0:
             self.heads[block] = self.keys[block][0]
+
+    def fill(self, keys: list[bytes], values: list[Any] | None = None) -> None:
+        """Replace everything by these keys, which are sorted and unique, and by their values."""
+        # Blocks of three quarters, so that the next insertions do not split every one.
+        blocks = max(-(-len(keys) // (_MOST * 3 // 4)), 1)
+        edges = [len(keys) * number // blocks for number in range(blocks + 1)]
+        for column, content in zip(self._columns(), (keys, values), strict=False):
+            assert content is not None
+            column[:] = [content[start:stop] for start, stop in pairwise(edges)]
+        self.heads[:] = [b"", *(block[0] for block in self.keys[1:])]
+        self.size = len(keys)
 
     def _split(self, block: int) -> None:
         """Split a block into two halves."""

@@ -4,6 +4,7 @@
     spark = meshbus.spark.session()
     tables = meshbus.spark.tables(spark, "tables")
     tables["gold.channel_stats"].show()
+    meshbus.spark.Figures("tables").latency()              an Altair chart
 
 The rooms, from the top down: `run` (the pipeline and Spark itself), `replay` (policies over recorded packets), `io` (the
 data source and sink) and `lake` (the bronze, silver and gold tables). Importing this package loads neither pyspark nor
@@ -11,6 +12,7 @@ pyarrow, and never the engine or the node: a Spark worker needs neither.
 """
 
 from meshbus.spark.lake.tables import tables
+from meshbus.spark.run.figures import Figures
 from meshbus.spark.run.sparksession import session
 
-__all__ = ["session", "tables"]
+__all__ = ["Figures", "session", "tables"]

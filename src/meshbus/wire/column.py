@@ -63,12 +63,22 @@ class ByteColumn(Sequence[bytes]):
         """Bytes of all strings."""
         return self.edges.item(-1) - self.edges.item(0)
 
+    def only_size(self) -> int | None:
+        """Return the size that all strings have, or None if they differ or there is none."""
+        return only_size(self.edges)
+
 
 def column_of(data: memoryview, sizes: NDArray[np.integer]) -> ByteColumn:
     """Return strings of these sizes, which begin at the start of a buffer."""
     edges = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=edges[1:])
     return ByteColumn(data, edges)
+
+
+def only_size(edges: NDArray[np.int64]) -> int | None:
+    """Return the size of all strings between these edges, or None if they differ or there is none."""
+    sizes = np.diff(edges)
+    return int(sizes[0]) if len(sizes) and bool((sizes == sizes[0]).all()) else None
 
 
 def nbytes_of(strings: Sequence[bytes]) -> int:  # hot: bench_replication

@@ -18,15 +18,30 @@ from meshbus.wire.column import ByteColumn, column_of
 from meshbus.wire.constants import FRAME_PREFIX_BYTES
 from meshbus.wire.frames import Packed
 from meshbus.wire.layout import SIZE_BYTES
-from meshbus.wire.messages.leadership import DATA_HEAD, DATA_ROOM, EVENT_COST, Data, check_size, pack_data_head
+from meshbus.wire.messages.leadership import (
+    DATA_FIRST_AT,
+    DATA_HEAD,
+    DATA_PREV_AT,
+    DATA_ROOM,
+    EVENT_COST,
+    MAX_REPLICATED,
+    Data,
+    check_size,
+    pack_data_head,
+)
 
 _SIZE = np.dtype("<u4")
+_PREV_AT, _FIRST_AT = FRAME_PREFIX_BYTES + DATA_PREV_AT, FRAME_PREFIX_BYTES + DATA_FIRST_AT
+"""Where the epoch before the first event, and its sequence, are in the frame of a message."""
 
 
 def encode_data_run(data: Data) -> Packed:  # hot: bench_replication
     """Write events as messages that each fill one packet, in frames; raise LocalProtocolError for one that never fits."""
     payloads, count = data.payloads, len(data.payloads)
     if isinstance(payloads, ByteColumn):
+        size = payloads.only_size()
+        if size is not None and size <= MAX_REPLICATED:
+            return _encode_equal(data, payloads, size)
         sizes = np.diff(payloads.edges).astype(_SIZE)
         view, edges = payloads.data, payloads.edges.tolist()
     else:
@@ -52,6 +67,34 @@ def encode_data_run(data: Data) -> Packed:  # hot: bench_replication
         start, prev = end, data.entry_epoch
     joined = np.frombuffer(b"".join(parts), np.uint8)
     return Packed(joined, np.array(bounds, np.int64), np.ones(len(bounds) - 1, np.int64))
+
+
+def _encode_equal(data: Data, payloads: ByteColumn, size: int) -> Packed:
+    """Write events of one size: all messages but the last have the same form, and are written as a matrix."""
+    per, head = DATA_ROOM // (EVENT_COST + size), FRAME_PREFIX_BYTES + DATA_HEAD
+    whole, rest = divmod(len(payloads), per)
+    stride = head + per * (EVENT_COST + size)
+    bounds = np.arange(whole + 1 + (rest > 0), dtype=np.int64) * stride
+    if rest:
+        bounds[-1] = bounds[-2] + head + rest * (EVENT_COST + size)
+    out = np.empty(bounds.item(-1), np.uint8)
+    raw = np.frombuffer(payloads.data, np.uint8)[payloads.edges.item(0) : payloads.edges.item(-1)]
+    sizes = np.full(per, size, _SIZE).view(np.uint8)
+    for start, count, events in ((0, whole, per), (whole, 1, rest)):
+        if not count or not events:
+            continue
+        rows = out[bounds.item(start) : bounds.item(start + count)].reshape(count, -1)
+        message = DATA_HEAD + events * (EVENT_COST + size)
+        first = pack_data_head(data, data.entry_epoch, data.first_seq + start * per, events)
+        rows[:, :head] = np.frombuffer(message.to_bytes(FRAME_PREFIX_BYTES, "little") + first, np.uint8)
+        numbers = data.first_seq + per * np.arange(start, start + count)
+        rows[:, _FIRST_AT : _FIRST_AT + 8] = numbers.astype("<u8").view(np.uint8).reshape(count, 8)
+        rows[:, head : head + EVENT_COST * events] = sizes[: EVENT_COST * events]
+        taken = raw[start * per * size : (start * per + count * events) * size]
+        rows[:, head + EVENT_COST * events :] = taken.reshape(count, events * size)
+    # Only the first message follows an event of another epoch.
+    out[_PREV_AT : _PREV_AT + 8] = np.frombuffer(data.prev_epoch.to_bytes(8, "little"), np.uint8)
+    return Packed(out, bounds, np.ones(len(bounds) - 1, np.int64))
 
 
 class DataBodies:

@@ -1,7 +1,7 @@
 """Derive session keys from the hash of a finished handshake.
 
 The 0.23 derivation has no other input, so everyone who has the mesh key and saw the two handshake messages can compute
-these keys (transport.md §19). Compatibility requires it.
+these keys (transport.md §19). Compatibility requires it. Between meshbus nodes, wire/secure.py replaces them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class SessionKeys(msgspec.Struct, frozen=True, kw_only=True):
     """The first 4 bytes of every nonce, in both directions."""
     tx_key: bytes
     rx_key: bytes
+    handshake_hash: bytes = b""
+    """The hash of the handshake that they follow from; empty for keys of a secure session (wire/secure.py)."""
 
     # Both forms: a rich console, such as that of the command line, would otherwise print all fields.
     def __repr__(self) -> str:
@@ -53,6 +55,7 @@ def derive_keys(handshake_hash: bytes, role: Role) -> SessionKeys:
         nonce_prefix=nonce_prefix(session_id),
         tx_key=to_responder if initiates else to_initiator,
         rx_key=to_initiator if initiates else to_responder,
+        handshake_hash=handshake_hash,
     )
 
 

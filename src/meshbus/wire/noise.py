@@ -53,7 +53,7 @@ def prologue(initiator_node_id: int, responder_node_id: int) -> bytes:
 
 def derive_public_key(private_key: bytes) -> bytes:
     """Derive the X25519 public key, which peers need, from the 32 private bytes."""
-    return _load_private(private_key).public_key().public_bytes_raw()
+    return load_private(private_key).public_key().public_bytes_raw()
 
 
 class Initiator:
@@ -67,7 +67,7 @@ class Initiator:
         self._symmetric = _Symmetric.begin(prologue, responder_public_key)
         self._symmetric.mix_psk(psk)
         self._responder = responder_public_key
-        self._ephemeral = _load_private(ephemeral_private_key)
+        self._ephemeral = load_private(ephemeral_private_key)
         self._step = _Step.START
 
     def write(self, payload: bytes = b"") -> bytes:
@@ -77,7 +77,7 @@ class Initiator:
         state = self._symmetric.copy()
         public = self._ephemeral.public_key().public_bytes_raw()
         state.mix_ephemeral(public)
-        state.mix_key(_exchange(self._ephemeral, self._responder))
+        state.mix_key(exchange(self._ephemeral, self._responder))
         message = public + state.encrypt(payload)
         self._symmetric = state
         self._step = _Step.HALFWAY
@@ -89,7 +89,7 @@ class Initiator:
         public, sealed = _split(message)
         state = self._symmetric.copy()
         state.mix_ephemeral(public)
-        state.mix_key(_exchange(self._ephemeral, public))
+        state.mix_key(exchange(self._ephemeral, public))
         payload = state.decrypt(sealed)
         self._symmetric = state
         self._step = _Step.DONE
@@ -108,7 +108,7 @@ class Responder:
     __slots__ = ("_initiator", "_static", "_step", "_symmetric")
 
     def __init__(self, *, psk: bytes, prologue: bytes, static_private_key: bytes) -> None:
-        self._static = _load_private(static_private_key)
+        self._static = load_private(static_private_key)
         self._symmetric = _Symmetric.begin(prologue, self._static.public_key().public_bytes_raw())
         self._symmetric.mix_psk(psk)
         self._initiator = b""
@@ -120,7 +120,7 @@ class Responder:
         public, sealed = _split(message)
         state = self._symmetric.copy()
         state.mix_ephemeral(public)
-        state.mix_key(_exchange(self._static, public))
+        state.mix_key(exchange(self._static, public))
         payload = state.decrypt(sealed)
         self._symmetric = state
         self._initiator = public
@@ -131,10 +131,10 @@ class Responder:
         """Write message 2, with a fresh ephemeral private key."""
         _require(self._step is _Step.HALFWAY, "message 2 follows message 1, once")
         state = self._symmetric.copy()
-        ephemeral = _load_private(ephemeral_private_key)
+        ephemeral = load_private(ephemeral_private_key)
         public = ephemeral.public_key().public_bytes_raw()
         state.mix_ephemeral(public)
-        state.mix_key(_exchange(ephemeral, self._initiator))
+        state.mix_key(exchange(ephemeral, self._initiator))
         message = public + state.encrypt(payload)
         self._symmetric = state
         self._step = _Step.DONE
@@ -227,14 +227,16 @@ def _split(message: Buffer) -> tuple[bytes, bytes]:
     return bytes(message[:KEY_BYTES]), bytes(message[KEY_BYTES:])
 
 
-def _exchange(private: X25519PrivateKey, public_key: bytes) -> bytes:
+def exchange(private: X25519PrivateKey, public_key: bytes) -> bytes:
+    """Return the shared secret of a private key and a public one. Raises MalformedPacket for a key of low order."""
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public_key))
     except ValueError:  # the shared secret is all zero: the key is a point of low order, chosen to know the secret
         raise MalformedPacket("handshake", Fault.BAD_VALUE, "public key of low order") from None
 
 
-def _load_private(private_key: bytes) -> X25519PrivateKey:
+def load_private(private_key: bytes) -> X25519PrivateKey:
+    """Return the X25519 key of 32 private bytes."""
     _require_key("a private key", private_key)
     return X25519PrivateKey.from_private_bytes(private_key)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshbus.wire.column import ByteColumn
+from meshbus.wire.column import ByteColumn, only_size
 from meshbus.wire.record import RECORD_COST, pack_record_head
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def pack_record_column(
     count, head = len(offsets) - 1, pack_record_head(ts_ns, origin)
     starts = np.asarray(offsets, np.int64)
     edges = starts - starts[0] + RECORD_COST * np.arange(count + 1)
-    size = _only_size(starts)
+    size = only_size(starts)
     if size is None:
         view, positions = data.data, starts.tolist()
         parts = [part for left, right in pairwise(positions) for part in (head, view[left:right])]
@@ -44,30 +44,27 @@ def pack_record_column(
 
 def split_record_column(records: ByteColumn) -> Split | None:  # hot: bench_replication
     """Return the heads of records, and offsets and data of their payloads; None if one has headers or is no record."""
-    edges, count = records.edges, len(records)
+    edges, count, size = records.edges, len(records), records.only_size()
     if not count or np.diff(edges).min() < RECORD_COST:
         return None
     raw = np.frombuffer(records.data, np.uint8)
-    heads = raw[edges[:-1, None] + np.arange(RECORD_COST)].reshape(-1).view(HEAD)
+    rows = None if size is None else raw[edges.item(0) : edges.item(-1)].reshape(count, size)
+    packed = raw[edges[:-1, None] + np.arange(RECORD_COST)] if rows is None else rows[:, :RECORD_COST].copy()
+    heads: NDArray[np.void] = packed.reshape(-1).view(HEAD)
     if heads["headers"].any():
         return None
     offsets = (edges - edges[0] - RECORD_COST * np.arange(count + 1)).astype(np.int32)
-    size = _only_size(edges)
-    if size is None:
+    if rows is None:
         parts = [records.data[left + RECORD_COST : right] for left, right in pairwise(edges.tolist())]
         return heads, offsets, memoryview(b"".join(parts))
-    rows = raw[edges.item(0) : edges.item(-1)].reshape(count, size)
     return heads, offsets, np.ascontiguousarray(rows[:, RECORD_COST:]).reshape(-1).data
 
 
 def have_headers(records: ByteColumn) -> bool:
     """Return whether one of the records has headers; what is too short to be a record has none."""
-    places = records.edges[:-1][np.diff(records.edges) >= RECORD_COST] + _SIZE_AT
-    raw = np.frombuffer(records.data, np.uint8)
+    edges, size, raw = records.edges, records.only_size(), np.frombuffer(records.data, np.uint8)
+    if size is not None:
+        rows = raw[edges.item(0) : edges.item(-1)].reshape(len(records), size)
+        return size >= RECORD_COST and bool(rows[:, _SIZE_AT:RECORD_COST].any())
+    places = edges[:-1][np.diff(edges) >= RECORD_COST] + _SIZE_AT
     return bool(raw[places].any() or raw[places + 1].any())
-
-
-def _only_size(edges: NDArray[np.int64]) -> int | None:
-    """Return the size that all strings have, or None if they differ or there is none."""
-    sizes = np.diff(edges)
-    return int(sizes[0]) if len(sizes) and bool((sizes == sizes[0]).all()) else None

@@ -77,10 +77,11 @@ class Sealer:
 class Opener:
     """The receiving direction of a session."""
 
-    __slots__ = ("aead", "nonce_prefix", "window")
+    __slots__ = ("aead", "nonce_prefix", "session_id", "window")
 
     def __init__(self, keys: SessionKeys) -> None:
         self.aead = ChaCha20Poly1305(keys.rx_key)
+        self.session_id = keys.session_id
         self.nonce_prefix = keys.nonce_prefix
         self.window = ReplayWindow()
 

@@ -12,6 +12,7 @@ from bench.funnel.load import (
     JSON,
     PACKET_EVENTS,
     Load,
+    append_alone,
     batches,
     expect,
     fill,
@@ -44,6 +45,13 @@ def test_json_events_have_the_declared_columns() -> None:
         assert {name: type(field) for name, field in value.items()} == {
             "sensor": str, "reading": int, "temp": float, "pressure": float, "state": str, "line": int, "ok": bool,
         }  # fmt: skip
+
+
+@pytest.mark.parametrize("load", [Load(2 * BATCH_EVENTS + 30), Load(300, json=True)], ids=["raw", "json"])
+def test_appends_alone_are_not_sealed(tmp_path: Path, load: Load) -> None:
+    assert append_alone(tmp_path, load).seconds > 0
+    assert not list(tmp_path.rglob("*.parquet"))
+    assert len(rows_of_logs(tmp_path)) == load.events
 
 
 @pytest.mark.parametrize("load", [Load(2 * BATCH_EVENTS + 30), Load(300, json=True)], ids=["raw", "json"])

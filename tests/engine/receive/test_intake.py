@@ -72,6 +72,10 @@ class IntakeRig:
         self.found.append(("stranger", source, packet))
         return False
 
+    def on_new_keys(self, peer: Peer, _now: float, _out: Output) -> None:
+        peer.link.turned = False
+        self.found.append(("new keys", peer.node_id))
+
     def on_heartbeat(self, peer: Peer, _now: float, _out: Output) -> None:
         self.found.append(("heartbeat", peer.node_id))
 
@@ -201,6 +205,26 @@ def test_keepalives_are_passed_on(count: int) -> None:
     datagram = pack_keepalive(Keepalive(node_id=1))
     assert rig.receive(*[datagram] * count) == [("keepalive", "somewhere", 14)] * count
     assert rig.drops() == {}
+
+
+@pytest.mark.parametrize("company", ["one by one", "run", "mixed"])
+def test_new_keys_are_reported_once_before_the_first_packet_under_them(company: str) -> None:
+    rig = IntakeRig()
+    before = [rig.packet(5, b"old", sequence=n) for n in range(2)]
+    keys, near = blake2s(b"new").digest(), rig.peers.require(5)
+    rig.far[5].expect(derive_keys(keys, Role.INITIATOR))
+    near.link.expect(derive_keys(keys, Role.RESPONDER))
+    assert rig.peers.add_keys(near, int.from_bytes(keys[:8], "little"))
+    rig.far[5].seal_anew()
+    under = [rig.packet(5, b"new", sequence=n, stream_id=7 + n % 2 * (company == "mixed")) for n in range(2, 10)]
+    found = rig.receive(*under, singly=company == "one by one")
+    assert found == [("new keys", 5), *(("packet", 5, n, b"new") for n in range(2, 10))]
+    # Late packets under the old keys are opened, until those are dropped.
+    assert rig.receive(before[0]) == [("packet", 5, 0, b"old")]
+    rig.peers.drop_keys(near)
+    assert rig.receive(before[1])[0][0] == "stranger"
+    rig.peers.remove(5)
+    assert rig.receive(rig.packet(5))[0][0] == "stranger"
 
 
 @pytest.mark.parametrize("singly", [True, False])

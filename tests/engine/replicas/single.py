@@ -36,7 +36,12 @@ class Single:
         chosen: bool = False,
     ) -> None:
         self.settings = ReplicaSettings(
-            nodes=(1, 2, 3), heartbeat_s=1.0, max_waiting_events=10, founds=founds, chosen=chosen
+            nodes=(1, 2, 3),
+            heartbeat_s=1.0,
+            max_waiting_events=10,
+            window_bytes=512 * 1024,
+            founds=founds,
+            chosen=chosen,
         )
         self.disk = MemoryDisk()
         content = self.disk.content

@@ -1,16 +1,20 @@
 """Test links: the scalar path reads the trains, and batches refuse packets that are forged or not new."""
 
+from hashlib import blake2s
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.engine.base.packets import Train
+from meshbus.engine.base.packets import PacketBatch, Train
+from meshbus.engine.base.runscan import scan
 from meshbus.engine.session.link import MAX_TRAIN_BYTES, Link, equalize, part_of
-from meshbus.wire.constants import HEADER_BYTES, PACKET_COST, ROUTE_BYTES
+from meshbus.errors import Replayed
+from meshbus.wire.constants import HEADER_BYTES, PACKET_COST, ROUTE_BYTES, Subprotocol
 from meshbus.wire.frames import columns_of, decode_frames, encode_frames, pack_frames, unpack_frames
-from meshbus.wire.header import Header
+from meshbus.wire.header import Header, unpack_header
 from meshbus.wire.headerbatch import read_headers
 from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.route import RouteHeader, unpack_route
@@ -132,3 +136,85 @@ def test_equalized_payloads_read_the_same(content: list[bytes]) -> None:
     if equal is not packed:
         assert len(set(sizes[:-1].tolist())) == 1
         assert sizes[-1] <= sizes[0]
+
+
+# ── new keys ────────────────────────────────────────────────────────────────────────────────
+
+
+def with_new_keys() -> tuple[Link, Link, bytes]:
+    """Return two links that can open packets under new keys, and a packet under the old ones."""
+    a, b = links()
+    under_old = bytes(a.seal(Header(), b"old").data)
+    fresh = blake2s(b"fresh").digest()
+    a.expect(derive_keys(fresh, Role.INITIATOR))
+    b.expect(derive_keys(fresh, Role.RESPONDER))
+    return a, b, under_old
+
+
+def opened(link: Link, packet: bytes) -> bytes:
+    return link.open_one(unpack_header(packet), packet)
+
+
+def test_the_other_side_seals_with_new_keys_when_the_first_packet_under_them_has_arrived() -> None:
+    a, b, under_old = with_new_keys()
+    a.seal_anew()
+    assert (a.epoch, b.epoch) == (1, 0)
+    first, second = (bytes(a.seal(Header(), name).data) for name in (b"first", b"second"))
+    assert opened(b, second) == b"second"
+    assert b.turned
+    assert (b.epoch, b.sealer.session_id) == (1, a.sealer.session_id)
+    b.turned = False
+    # What was under way is still opened, in any order, each once.
+    assert opened(b, under_old) == b"old"
+    assert opened(b, first) == b"first"
+    assert not b.turned
+    with pytest.raises(Replayed):
+        opened(b, first)
+    assert b.session_id == a.session_id != a.sealer.session_id
+
+
+def test_forgotten_keys_open_nothing() -> None:
+    a, b, _ = with_new_keys()
+    assert a.forget_old() == [], "the next keys are not old"
+    a.seal_anew()
+    opened(b, bytes(a.seal(Header(), b"").data))
+    assert set(b.session_ids) == {a.session_id, a.sealer.session_id}
+    seen = b.seen
+    assert b.forget_old() == [a.session_id]
+    assert b.session_ids == (a.sealer.session_id,)
+    assert b.seen == seen, "the peer was heard all the same"
+    assert b.proved
+
+
+def test_batches_and_runs_under_new_keys_are_opened_as_single_packets_are() -> None:
+    for whole in (True, False):
+        a, b, _ = with_new_keys()
+        a.seal_anew()
+        packed = encode_frames(*columns_of([bytes([number]) * 100 for number in range(8)]), max_payload=104)
+        sealed = datagrams(a.seal_batch(Header(stream_id=7), packed, 0))
+        batch = PacketBatch.of([("a", bytes(datagram)) for datagram in sealed])
+        if whole:
+            run = scan(batch.data, batch.starts, batch.lengths)
+            assert run is not None
+            opening = b.open_run(batch.data, batch.starts, run)
+            assert opening.genuine is None
+        else:
+            headers = read_headers(batch.data, batch.starts, batch.lengths)
+            _, _, genuine, fresh = b.open_batch(batch.data, batch.starts, headers.columns)
+            assert genuine.all()
+            assert fresh.all()
+        assert b.turned
+        assert b.epoch == 1
+
+
+def test_what_may_come_under_the_keys_of_the_handshake() -> None:
+    a, _, _ = with_new_keys()
+    clear, secret = a.session_id, a.session_ids[1]
+    assert not a.bars(clear, Subprotocol.EVENTS)
+    a.closed = True
+    assert a.bars(clear, Subprotocol.EVENTS)
+    assert not a.bars(clear, Subprotocol.NEGOTIATION)
+    assert not a.bars(secret, Subprotocol.EVENTS)
+    a.seal_anew()
+    assert a.bars(clear, Subprotocol.NEGOTIATION)
+    assert not a.bars(clear, Subprotocol.CAPABILITY)

@@ -9,6 +9,7 @@ from meshbus.engine.base.packets import Output
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.peer import Peer, PeerTable
 from meshbus.engine.streams.outbox import TURN_PACKETS, Leg, Load
+from meshbus.engine.streams.partslice import PartSlice
 from meshbus.engine.streams.traffic import Traffic
 from meshbus.wire.constants import PACKET_COST
 from meshbus.wire.frames import columns_of, encode_frames, unpack_frames
@@ -24,7 +25,7 @@ class OutboxRig:
         self.peer: Peer = PeerTable().establish(5, Link(keys, Role.INITIATOR, "there", 0.0), 0.0)
         self.peer.window = window
         self.counters = Counters()
-        self.traffic = Traffic(self.peer, counters=self.counters, entropy=bytes, loopback=True)
+        self.traffic = Traffic(self.peer, PartSlice(), counters=self.counters, entropy=bytes, loopback=True)
         self.outbox = self.traffic.outbox
         self.opener = Link(derive_keys(bytes(32), Role.RESPONDER), Role.RESPONDER, "here", 0.0).opener
         self.ended: list[tuple[str, bool]] = []

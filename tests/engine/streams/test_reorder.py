@@ -111,6 +111,29 @@ def test_one_batch_may_fill_gaps_of_its_own() -> None:
     assert rx.waiting == 1
 
 
+def test_a_long_stretch_between_others_is_returned_without_a_copy() -> None:
+    rx = stream(capacity=64)
+    rx.on_base(jump(FIRST + 21, 500), 1.0)
+    given_ = batch(*range(20), *range(21, 40), 41)
+    before, after = rx.accept(given_, 1.0)
+    assert places([before]) == list(range(20))
+    assert places([after]) == list(range(21, 40))
+    assert before.data is after.data is given_.data
+    assert (before.pub_seq, after.pub_seq) == (90, 500)
+    (rest,) = rx.accept(batch(40), 1.0)
+    assert (places([rest]), rest.pub_seq) == ([40, 41], 500 + 2 * 19)
+
+
+def test_a_stretch_with_packets_that_wait_already_is_delivered_once() -> None:
+    counters = Counters()
+    rx = stream(capacity=64, counters=counters)
+    rx.accept(batch(12), 1.0)
+    runs = rx.accept(batch(*range(3, 20), *range(20)), 1.0)
+    assert [place for run in runs for place in places([run])] == list(range(20))
+    assert rx.waiting == 0
+    assert counters.get("drop", "duplicate") == 1 + 17
+
+
 def test_columns_that_came_out_can_be_written_to_like_those_that_went_in() -> None:
     (run,) = stream().accept(batch(1, 0), 1.0)
     assert run.data.flags.writeable

@@ -19,6 +19,7 @@ from meshbus.wire.messages.streamrepair import (
 from meshbus.wire.messages.window import Grant, encode_grant
 from tests.engine.ends import Ends
 from tests.engine.fleet import numbered
+from tests.engine.streams.levelb import LevelB
 from tests.engine.streams.plainnet import USER_STREAM, PlainNet
 from tests.seeds import for_each_seed
 
@@ -98,9 +99,21 @@ def test_no_more_is_on_the_way_than_a_receiver_accepts_ahead_of_a_gap() -> None:
     assert stream.outstanding == MAX_KEPT - 10
 
 
+@for_each_seed(range(12))
+def test_level_b_sees_every_event_once_however_old_its_nacks_are(seed: int) -> None:
+    """Its application sees every copy that arrives."""
+    world = LevelB(loss=0.02 + 0.02 * (seed % 3), stall=0.02, seed=seed)
+    events = numbered(600, size=200)
+    world.run(world.left.send(events, reliable=True, stream_id=USER_STREAM, deadline=1e9), until=600.0)
+    assert sorted(world.delivered) == sorted(events)
+    assert world.left.counters.get("retransmit", "nack") > 0
+    assert world.left.counters.get("fail", "reliable_stream") == 0
+
+
 def test_a_nack_repeats_a_packet_once_in_a_round_trip() -> None:
     ends = Ends(profile=False)
     left, repeating = ends.left, ends.left.traffic.repeating
+    left.peer.dialect.learn(Level.B)
     left.send(numbered(5), reliable=True, stream_id=USER_STREAM)
     nack = StreamNack(stream_id=USER_STREAM, next_expected=1, bitmap=0b10)
 
@@ -115,8 +128,56 @@ def test_a_nack_repeats_a_packet_once_in_a_round_trip() -> None:
 
     assert repeated(0.1) == [1, 3], "packet 0 is acknowledged, so that the round trip is known"
     assert repeated(0.101) == [], "the copies are on the way"
-    assert repeated(0.25) == [], "a late NACK would repeat what has arrived by now"
-    assert repeated(2.0) == [1, 3]
+    assert repeated(2.0) == [], "nor does an old NACK show that the copies are lost"
+    left.tick(3.0)
+    assert repeated(3.1) == [], "nothing shows that a packet arrived which was sent after the copies"
+    nack = StreamNack(stream_id=USER_STREAM, next_expected=1, bitmap=0b1010)
+    assert repeated(3.2) == [1, 3, 5], "the receiver has the question, 6, so that it misses the hole, 5"
+    nack = StreamNack(stream_id=USER_STREAM, next_expected=1, bitmap=(1 << 64) - 1)
+    assert repeated(9.0) == [2, 4, 6], "what was sent after those copies cannot have arrived, because there is none"
+
+
+def test_a_question_is_repeated_until_its_hole_is_asked_for() -> None:
+    ends = Ends(profile=False)
+    left, repeating = ends.left, ends.left.traffic.repeating
+    left.peer.dialect.learn(Level.B)
+    left.send(numbered(3), reliable=True, stream_id=USER_STREAM)
+
+    def sequences(out: Output) -> list[tuple[int, int, int]]:
+        datagrams = [datagram for train in out.trains for datagram in train.datagrams()]
+        headers = [ends.right.peer.link.opener.open(datagram)[0] for datagram in datagrams]
+        return [(header.sequence, header.event_count, header.channel_hash) for header in headers]
+
+    def nack(next_expected: int, bitmap: int, now: float) -> list[tuple[int, int, int]]:
+        out = Output()
+        repeating.on_nack(StreamNack(stream_id=USER_STREAM, next_expected=next_expected, bitmap=bitmap), now, out)
+        return sequences(out)
+
+    assert sequences(left.tick(1.0)) == [(3, 0, 0)], "nothing is in doubt, so that there is no hole"
+    assert nack(1, 0, 1.1) == [(1, 1, USER_STREAM)]
+    assert sequences(left.tick(4.0)) == [(5, 0, 0)], "4 is the hole"
+    assert sequences(left.tick(7.0)) == [(5, 0, 0)]
+    grant(ends, 5, 500, 7.05)
+    assert left.counters.get("drop", "bad_ack") == 1, "nobody has the hole"
+    assert nack(4, 0, 7.1) == [(4, 0, USER_STREAM)], "the copy of 1 had arrived"
+    assert sequences(left.tick(10.0)) == [(7, 0, 0)], "the copy of 4 is in doubt now"
+    grant(ends, 4, 100, 10.1)
+    assert nack(4, 0b10, 10.2) == [(4, 0, USER_STREAM), (6, 0, USER_STREAM)]
+    grant(ends, 8, 1000, 10.3)
+    assert left.streams.next_timer() is None
+
+
+@pytest.mark.parametrize(("level", "asked"), [(None, [3, 4, 5]), (Level.B, [3, 5, 5])])
+def test_a_second_question_leaves_a_hole_if_the_receiver_is_known_to_ask_for_it(
+    level: Level | None, asked: list[int]
+) -> None:
+    ends = Ends(profile=False)
+    if level is not None:
+        ends.left.peer.dialect.learn(level)
+    ends.left.send(numbered(3), reliable=True, stream_id=USER_STREAM)
+    trains = [train for now in (1.0, 4.0, 7.0) for train in ends.left.tick(now).trains]
+    datagrams = [datagram for train in trains for datagram in train.datagrams()]
+    assert [ends.right.peer.link.opener.open(datagram)[0].sequence for datagram in datagrams] == asked
 
 
 def test_what_arrived_by_range_is_not_repeated() -> None:
@@ -184,6 +245,26 @@ def test_a_new_session_reports_what_was_not_acknowledged() -> None:
     ends.left.traffic.renew(1.0, out)
     assert [type(notice) for notice in out.control] == [StreamFailed]
     assert ends.left.streams.next_timer() is None
+
+
+def test_a_hostile_receiver_gets_few_copies() -> None:
+    """It names everything in each NACK, claims that it has the newest packet, and acknowledges nothing."""
+    ends = Ends(profile=False)
+    left = ends.left
+    left.peer.dialect.learn(Level.B)
+    left.send(numbered(200), reliable=True, stream_id=USER_STREAM, deadline=1e9)
+    stream = left.traffic.repeating.stream(Header(stream_id=USER_STREAM), 0.0)
+    assert stream is not None
+    copies, now, until = 0, 0.0, 10.0
+    while now < until:
+        now += 0.001
+        out = left.tick(now)
+        nack = StreamNack(stream_id=USER_STREAM, next_expected=0, bitmap=(1 << stream.outstanding - 2) - 1)
+        left.traffic.repeating.on_nack(nack, now, out)
+        copies += sum(len(list(train.datagrams())) for train in out.trains)
+    # Each copy of a packet needs a question before it, and the time between questions doubles.
+    assert copies <= 12 * MAX_KEPT, "10 000 NACKs"
+    assert stream.outstanding <= MAX_KEPT
 
 
 def test_messages_of_hostile_peers_change_nothing() -> None:

@@ -115,6 +115,31 @@ def test_only_old_packets_expire() -> None:
     assert board.lost == 3
 
 
+def test_what_a_receiver_names_is_lost_unless_it_may_be_on_the_way() -> None:
+    board = Scoreboard(50)
+    board.add(flight(50, [1, 1], now=1.0))
+    board.add(flight(52, [1, 1], now=2.0))
+    board.mark([(51, 1)])
+    board.lose([49, 50, 51, 52, 54], limit=1.5, again_limit=9.0, shown=53)
+    assert [sequence for _, sequence, _ in board.take_lost(10, 3.0)] == [50], "52 is too young, the others are not here"
+    board.lose([50], limit=9.0, again_limit=9.0, shown=53)
+    assert board.lost == 0, "53 was sent before the copy"
+    board.add(flight(54, [1], now=4.0))
+    board.lose([50], limit=9.0, again_limit=2.5, shown=54)
+    assert board.lost == 0, "the copy is too young"
+    board.lose([50], limit=9.0, again_limit=3.0, shown=54)
+    assert board.lost == 1
+
+
+def test_a_packet_may_be_repeated_without_being_lost() -> None:
+    board = board_of(2)
+    assert not board.repeated
+    assert board.repeat(51, 1.0).sequence == 51
+    assert (board.repeated, board.flying, board.lost) == (True, 2, 0)
+    assert board.advance(52).sent_at is None, "which copy arrived is not known"
+    assert not board.repeated
+
+
 def test_a_receiver_that_forgot_gets_everything_again() -> None:
     board = board_of(4)
     board.mark([(51, 1), (53, 1)])

@@ -22,7 +22,6 @@ from meshbus.log.embedded.block import (
     pack_cells,
     pack_control,
     pack_file_header,
-    pack_one,
     read_rows,
     scalars_at,
     unpack_block,
@@ -86,15 +85,6 @@ def test_a_block_is_read_back_unchanged(data: st.DataObject, events: list[bytes]
     if with_headers:
         assert rows.headers is not None
         assert [rows.headers.row(index) for index in range(len(events))] == [{"k": event} for event in events]
-
-
-@given(st.binary(max_size=40), st.integers(0, 99))
-def test_the_short_way_for_one_event_gives_the_same_bytes(payload: bytes, origin: int) -> None:
-    form = pack_cells(cells_of(1, {"origin": origin, "pub_seq": 5, "ts_ns": 77}))
-    offsets = struct.pack("<ii", 0, len(payload))
-    assert pack_one(5, form, offsets, payload, key=KEY, written_ns=9, durable=3) == block_of(
-        [payload], {"origin": origin, "pub_seq": 5, "ts_ns": 77}
-    )
 
 
 def test_arrays_are_seen_in_place_and_aligned() -> None:

@@ -11,10 +11,11 @@ from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import Control, PeerRecovered
 from meshbus.engine.base.packets import Output, PacketBatch, Train
+from meshbus.engine.streams.large import PARTS
 from meshbus.node.driving import driver as driver_module
 from meshbus.node.driving.driver import Driver
 from meshbus.node.driving.turns import GUEST_DATAGRAMS
-from meshbus.node.driving.udp import UdpSocket
+from meshbus.node.driving.udp import MAX_TRAINS, UdpSocket
 from meshbus.policy.reason import Reason
 from meshbus.wire.keys import Role
 from tests.patience import PATIENCE_S
@@ -48,6 +49,8 @@ class ScriptedEngine:
         self.peers = SimpleNamespace(version=0, neighbors=lambda: self.neighbors)
         self.events: set[Any] = set()
         """Sources whose packets are events."""
+        self.parts: set[Any] = set()
+        """Sources whose packets are parts of events."""
         self.sources: list[Any] = []
 
     def meet(self, address: Any, *, role: Role = Role.INITIATOR) -> None:
@@ -59,6 +62,9 @@ class ScriptedEngine:
         self.batches.append(len(batch))
         self.sources += [source for source, count in batch.runs for _ in range(count)]
         out = Output()
+        if self.sources[-1] in self.parts:
+            self.counters.add(*PARTS, len(batch))
+            return out
         if self.sources[-1] in self.events:
             out.events.append(cast("EventBatch", "events"))
             return out
@@ -375,3 +381,33 @@ async def test_a_quiet_socket_is_read_once_and_a_busy_one_until_it_is_empty(
             sender.send([Train(socket.address, bytes([number]), 1)])
         await until(lambda: sum(engine.batches) == 5)
     assert engine.batches == [1, 4]
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_parts_of_large_events_take_one_drain_a_turn_and_are_no_guests(
+    desk: tuple[Driver, Any, StubbornSocket, list[Output]], monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    driver, engine, socket, _ = desk
+    now, turn, turns = 100.0, 0, []
+    monkeypatch.setattr(Driver, "now", staticmethod(lambda: now))
+    receive = engine.receive
+
+    def noted(batch: PacketBatch, at: float) -> Output:
+        turns.append(turn)
+        out: Output = receive(batch, at)
+        return out
+
+    monkeypatch.setattr(engine, "receive", noted)
+    with UdpSocket.bind("127.0.0.1", 0) as sender:
+        (engine.parts if large else engine.events).add(sender.address)
+        for _ in range(1 + 3 * MAX_TRAINS):
+            sender.send([Train(socket.address, b"x", 1)])
+        async with asyncio.timeout(PATIENCE_S):
+            while sum(engine.batches) < 1 + 3 * MAX_TRAINS:
+                await asyncio.sleep(0)
+                turn += 1
+    assert engine.batches == [1, *3 * [MAX_TRAINS]]
+    drains = turns[1:]  # the first datagram of a quiet socket is read alone
+    assert len(set(drains)) == (3 if large else 1), "beside parts, other sockets are read in between"
+    driver._turns.note("stream", now, now, 1, events=True, refused=False)
+    assert driver._turns.room(socket, now) is None

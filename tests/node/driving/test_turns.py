@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from meshbus.node.driving.turns import ACTIVE_S, GUEST_DATAGRAMS, GUEST_S, GUEST_SHARE, MAX_WAIT_S, REFUSED_SHARE, Turns
+from meshbus.node.driving.turns import (
+    ACTIVE_S,
+    GUEST_DATAGRAMS,
+    GUEST_S,
+    GUEST_SHARE,
+    MAX_WAIT_S,
+    REFUSED_SHARE,
+    Turns,
+)
 
 
 def test_nobody_waits_while_no_events_come_in() -> None:
@@ -70,3 +78,21 @@ def test_events_among_refused_packets_are_no_stream() -> None:
     turns.note("mixed", 0.0, 0.001, 10, events=True, refused=True)
     turns.note("guest", 0.0, 0.001, 10, events=False, refused=True)
     assert turns.wait_s("guest", 0.001) == 0
+
+
+def test_acknowledgements_and_messages_within_the_share_never_wait() -> None:
+    turns, now = Turns(), 0.0
+    while now < 1.0:
+        turns.note("stream", now, now, 10, events=True, refused=False)
+        assert turns.wait_s("guest", now) == 0, "a tenth of the time is less than its share"
+        turns.note("guest", now, now + 0.0001, 1, events=False, refused=False)
+        now += 0.001
+
+
+def test_what_was_taken_while_no_events_came_is_forgiven() -> None:
+    turns = Turns()
+    for tick in range(100):
+        turns.note("guest", tick / 100, (tick + 1) / 100, 64, events=False, refused=False)
+    turns.note("stream", 1.0, 1.0, 1, events=True, refused=False)
+    last_alone = 0.01 * (1 / GUEST_SHARE - 1)
+    assert turns.wait_s("guest", 1.0) == pytest.approx(last_alone)

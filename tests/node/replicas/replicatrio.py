@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from meshbus import Node, NodeConfig
+from meshbus.engine.channels.publish import PublishReport
 from meshbus.engine.replicas.leadership import Leadership
+from meshbus.errors import ReplicationError
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
+from meshbus.node.channels.publisher import ChannelPublisher
 from meshbus.node.replicas.replicamember import ReplicaMember
 from tests.patience import PATIENCE_S
 
@@ -113,6 +116,15 @@ class ReplicaTrio:
 async def until(done: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not done():  # noqa: ASYNC110 - any condition
+            await asyncio.sleep(0.01)
+
+
+async def stored(publisher: ChannelPublisher, payload: bytes) -> PublishReport:
+    """Publish an event until it is acknowledged: on a busy machine the leader may change at any time."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with suppress(ReplicationError):
+                return await publisher.publish(payload)
             await asyncio.sleep(0.01)
 
 

@@ -75,7 +75,7 @@ def test_a_new_table_is_computed_documented_and_reported(spark: SparkSession, wo
 
     report = write_report(store)
     assert "<h2>Empty payloads</h2>" in report
-    assert f"<th>empty</th><td class=n>{sum(empty for *_, empty, _ in found):,}</td>" in report
+    assert f"<dt>empty</dt><dd>{sum(empty for *_, empty, _ in found):,}</dd>" in report
 
 
 def test_a_table_knows_its_columns_and_layer() -> None:

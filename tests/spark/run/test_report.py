@@ -1,64 +1,36 @@
-"""The report shows the gold tables, needs no network, and believes no name."""
+"""The report shows every gold table, the readers of the logs and a replayed policy, and says what is empty."""
 
-import re
 from datetime import UTC, datetime
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pyarrow as pa
 
 from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.tablestore import Store
+from meshbus.spark.replay.replay import Change, Replay
 from meshbus.spark.run.report import write_report
+from tests.spark.run.test_reportpage import read
 from tests.spark.world import World
-
-
-class Reader(HTMLParser):
-    """Collects elements and checks that they are closed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[str] = []
-        self.links: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append(tag)
-        self.links += [value or "" for name, value in attrs if name in {"src", "href"}]
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        self.open.remove(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def read(text: str) -> Reader:
-    reader = Reader()
-    reader.feed(text)
-    assert not reader.open
-    assert not reader.links
-    assert "script" not in reader.seen
-    assert not re.search(r"https?://|@import|url\(", text)
-    return reader
 
 
 def test_the_report_draws_what_was_read(world: World) -> None:
     text = write_report(Store(world.tables))
-    seen = read(text).seen
-    assert seen.count("svg") >= 4
-    assert seen.count("polyline") == 7
+    assert read(text).seen.count("figure") >= 6
     assert "json/state" in text
     assert "unauthorized_publisher" in text
+    assert "Every reader has read everything." in text
 
 
 def test_empty_tables_are_said_to_be_empty(tmp_path: Path) -> None:
     text = write_report(Store(tmp_path))
-    assert "svg" not in read(text).seen
+    assert "figure" not in read(text).seen
     assert all(table.section.title in text and table.section.empty in text for table in CATALOG.gold.values())
+    assert "No pipeline has read these tables." in text
+    assert "No policy was replayed" in text
+
+
+def test_every_title_is_a_question() -> None:
+    assert all(table.section.title.endswith("?") for table in CATALOG.gold.values())
 
 
 def test_names_from_elsewhere_are_only_text(tmp_path: Path) -> None:
@@ -82,5 +54,12 @@ def test_nodes_are_shown_by_their_names(tmp_path: Path) -> None:
     store.table("gold.top_talkers").put_hour("2026-01-01T00", pa.Table.from_pylist([talker]), "x")
     text = write_report(store)
     read(text)
-    assert "west-rover <small>0000000000000005</small>" in text
-    assert text.count(">west-rover<") == 1
+    assert '<td title="0000000000000005" data-v="west-rover">west-rover</td>' in text
+
+
+def test_a_replayed_policy_is_shown_before_and_after(tmp_path: Path) -> None:
+    changes = (Change("poses", "3.1", "3.2", "not_ancestor", "forward", 7, 70),)
+    text = write_report(Store(tmp_path), replay=Replay(9, 7, changes, ()))
+    assert read(text).seen.count("figure") == 1
+    assert "The policy changes the verdict of 7 of 9 packets." in text
+    assert "poses: 3.1 \\u2192 3.2" in text

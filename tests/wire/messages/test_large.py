@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from meshbus.errors import LocalProtocolError, MalformedPacket
 from meshbus.wire.constants import MAX_LARGE_EVENT
 from meshbus.wire.frames import unpack_frames
+from meshbus.wire.messages import large
 from meshbus.wire.messages.large import (
     MAX_MESSAGE,
     PART_HEAD,
@@ -53,6 +54,43 @@ def test_parts_of_any_range_make_up_the_event(event: bytes, body_bytes: int, dat
     assert b"".join(part.body for part in parts) == event
     assert [part.offset for part in parts] == list(range(0, len(event), body_bytes))
     assert {part.size for part in parts} == {len(event)}
+
+
+@given(
+    st.binary(min_size=1, max_size=100),
+    st.integers(1, 40),
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 50), st.integers(0, 255)), max_size=3),
+    st.integers(0, 60),
+)
+def test_parts_are_put_together_as_far_as_they_continue_the_event(
+    event: bytes, body_bytes: int, damage: list[tuple[int, int, int]], filled: int
+) -> None:
+    cut = [bytearray(part) for part in payloads(event, body_bytes, 0, parts_of(len(event), body_bytes))]
+    for part, place, value in damage:
+        chosen = cut[part % len(cut)]
+        if place < len(chosen):
+            chosen[place] = value
+        elif value > 127:
+            del chosen[value - 128 :]
+    lengths = np.array([len(part) for part in cut], np.int64)
+    data, starts = np.frombuffer(b"".join([*cut, b"end"]), np.uint8), np.cumsum(lengths) - lengths
+    filled = min(filled, len(event))
+    found = []
+    for join in (large._join.run, large._join.reference):
+        joined = np.zeros(len(event), np.uint8)
+        found.append((join(data.copy(), starts, lengths, joined, filled), joined.tobytes()))
+    assert found[0] == found[1]
+    if not damage and not filled:
+        assert found[0] == (len(cut), event)
+
+
+def test_what_is_read_only_is_put_together_too() -> None:
+    (part,) = payloads(b"abc", 3, 0, 1)
+    joined = np.zeros(3, np.uint8)
+    data, starts = np.frombuffer(part, np.uint8), np.zeros(1, np.int64)
+    assert large.join_parts(data, starts, np.array([len(part)], np.int64), joined, 0) == 1
+    assert joined.tobytes() == b"abc"
+    assert [column.tolist() for column in large.read_heads(data, starts)] == [[3], [0]]
 
 
 def test_a_part_holds_no_event_for_whoever_reads_it_as_a_packet_of_events() -> None:

@@ -109,4 +109,5 @@ def test_values_that_do_not_fit_are_our_error() -> None:
 
 
 def test_damaged_messages_never_crash() -> None:
-    assert_survives(decode_rendezvous, [bytes.fromhex(event) for _, event in GOLDEN[:3]])
+    later = [bytes.fromhex(row["hex"]) for row in LATER]
+    assert_survives(decode_rendezvous, [*(bytes.fromhex(event) for _, event in GOLDEN[:3]), *later])

@@ -41,6 +41,7 @@ def test_nacks_of_real_nodes_read_and_write(row: dict[str, Any]) -> None:
     # Received 0 1 3 4 7: this is also what we write for it.
     assert nack == StreamNack.of(21, 2, [3, 4, 7])
     assert list(nack.missing()) == [2, 5, 6]
+    assert nack.last == 6
 
 
 @pytest.mark.parametrize("row", rows("0x0b02"), ids=lambda row: row["version"])
@@ -61,6 +62,7 @@ def test_ranges_of_real_nodes_read_and_write(row: dict[str, Any]) -> None:
 def test_a_nack_names_the_holes_and_nothing_that_arrived(arrived: set[int]) -> None:
     nack = StreamNack.of(5, 0, arrived)
     missing = set(nack.missing())
+    assert nack.last == max(missing)
     assert missing.isdisjoint(arrived)
     assert missing == {place for place in range(min(max(arrived), BITMAP_BITS + 1)) if place not in arrived}
 

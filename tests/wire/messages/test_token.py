@@ -16,6 +16,7 @@ from meshbus.wire.messages.token import (
     TOKEN_BYTES,
     PermissionToken,
     Scope,
+    count_chain,
     decode_chain,
     decode_token,
     encode_chain,
@@ -302,4 +303,5 @@ def test_chains_are_bounded(length: int) -> None:
 
 
 def test_hostile_chains_are_refused_or_read() -> None:
-    assert_survives(decode_chain, [encode_chain([issue(), issue(Scope.ALL)])])
+    chain = encode_chain([issue(), issue(Scope.ALL)])
+    assert_survives(decode_chain, [chain, count_chain(chain)])

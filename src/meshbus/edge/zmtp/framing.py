@@ -7,6 +7,7 @@ incoming stream into frames; zmtp/protocol.py interprets them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeAlias
@@ -15,6 +16,9 @@ from meshbus.edge.zmtp.closereason import CloseReason, Violation
 
 MORE, LONG, COMMAND = 1, 2, 4
 LONGEST_SHORT = 255
+_SHORT_FLAGS = frozenset({0, MORE, COMMAND})
+_LONG_FLAGS = frozenset({LONG, LONG | MORE, LONG | COMMAND})
+"""pubsub.md §3.2: three flags exist, and commands never carry MORE."""
 
 Frame: TypeAlias = tuple[int, bytes]
 """Flags and body of a frame."""
@@ -97,38 +101,35 @@ class FrameReader:
             self._data += data
         self.held += len(data)
 
-    def frames(self, limit: int, most: int | None = None) -> list[Frame]:  # hot: bench_edge
+    def frames(self, limit: int, most: int = sys.maxsize) -> list[Frame]:  # hot: bench_edge
         """Return the complete frames, at most `most`; a body longer than `limit` is a violation."""
         if self.held < self._need or self.violation is not None:
             return []
         data = bytes(self._data)
         frames: list[Frame] = []
         at, end, need = 0, len(data), 2
-        while end - at >= need and (most is None or len(frames) < most):
-            flags = data[at]
-            # pubsub.md §3.2: three flags exist, and commands never carry MORE.
-            if flags > 7 or flags & (COMMAND | MORE) == COMMAND | MORE:
-                self.violation = Violation(CloseReason.BAD_FLAGS, f"invalid frame flags {flags:#04x}")
-                break
-            if flags & LONG:
-                # The length itself is not complete yet.
-                if end - at < 9:
-                    need = 9
+        while end - at >= need and len(frames) < most:
+            flags, length, start = data[at], data[at + 1], at + 2
+            if flags not in _SHORT_FLAGS:
+                if flags not in _LONG_FLAGS:
+                    self.violation = Violation(CloseReason.BAD_FLAGS, f"invalid frame flags {flags:#04x}")
                     break
                 start = at + 9
+                # The length itself is not complete yet.
+                if start > end:
+                    need = 9
+                    break
                 length = int.from_bytes(data[at + 1 : start], "big")
-            else:
-                start = at + 2
-                length = data[at + 1]
             # Checked before the body is here, so that an announced length never makes the buffer grow beyond the limit.
             if length > limit:
                 self.violation = Violation(CloseReason.TOO_LONG, f"a frame has {length} bytes, the limit is {limit}")
                 break
-            if start + length > end:
-                need = start + length - at
+            stop = start + length
+            if stop > end:
+                need = stop - at
                 break
-            at = start + length
-            frames.append((flags, data[start:at]))
+            frames.append((flags, data[start:stop]))
+            at = stop
         self._data, self.held, self._need = data[at:], end - at, need
         return frames
 

@@ -41,7 +41,7 @@ class Counters:
 
     def get(self, what: str, why: str) -> int:
         """Return one count."""
-        return self._counts[what, why]
+        return self._counts.get((what, why), 0)  # not by key: a Counter answers for a missing one in Python
 
     def total(self, what: str) -> int:
         """Return the sum over all reasons."""

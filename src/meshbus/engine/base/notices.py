@@ -158,6 +158,22 @@ class PeerPlain(msgspec.Struct, frozen=True):
     node_id: int
 
 
+class PeerSecured(msgspec.Struct, frozen=True):
+    """The session with a peer is secure now: only the two nodes have its keys."""
+
+    node_id: int
+    entity_id: bytes
+    pinned: bool
+    """Whether it was secure for the first time: from now on, nothing less is accepted from it."""
+
+
+class PeerInsecure(msgspec.Struct, frozen=True):
+    """The session with a peer should be secure and is not: data is neither sent to it nor accepted from it."""
+
+    node_id: int
+    problem: str
+
+
 class StreamFailed(msgspec.Struct, frozen=True):
     """A reliable stream to a peer ended early; what the peer had not acknowledged is lost."""
 
@@ -347,6 +363,8 @@ Control: TypeAlias = (
     | Announced
     | Negotiated
     | PeerPlain
+    | PeerSecured
+    | PeerInsecure
     | StreamFailed
     | Replied
     | RequestFailed

@@ -403,6 +403,9 @@ class Publications(Service):
             self._end(publication, node_id, PeerError(PeerFault.UNKNOWN, node_id))
             return
 
+        if peer.link.refused:
+            self._end(publication, node_id, PeerError(PeerFault.INSECURE, node_id, "its session should be secure"))
+            return
         longest = max(map(_longest, publication.loads)) if peer.link.route else 0
         if longest > ROUTED_PAYLOAD:
             self._end(publication, node_id, _too_long_for_relays(longest))

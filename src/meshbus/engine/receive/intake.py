@@ -83,6 +83,9 @@ class Receiver(Protocol):
     def on_stranger(self, source: Address, packet: bytes, now: float, out: Output) -> bool:
         """Handle a packet of a session that is no peer's current one; return False if the session is unknown."""
 
+    def on_new_keys(self, peer: Peer, now: float, out: Output) -> None:
+        """Handle the first packet under new keys of a session, before its content."""
+
     def on_heartbeat(self, peer: Peer, now: float, out: Output) -> None:
         """Handle a verified heartbeat."""
 
@@ -155,6 +158,8 @@ class Intake:
             return
         starts = batch.starts if count == len(batch) else batch.starts[first : first + count]
         plain, genuine, fresh = peer.link.open_run(batch.data, starts, run)
+        if peer.link.turned:
+            self._receiver.on_new_keys(peer, now, out)
         headers = np.frombuffer(run.rows, HEADER_DTYPE)
         arrival = self._tap.arrival(batch, starts, slice(first, first + count))
         if genuine is None or fresh is None:
@@ -272,6 +277,8 @@ class Intake:
             self._receive_singly(batch, rows.tolist(), now, out)
             return
         data, places, genuine, fresh = peer.link.open_batch(batch.data, starts, columns)
+        if peer.link.turned:
+            self._receiver.on_new_keys(peer, now, out)
         arrival = self._tap.arrival(batch, starts, rows)
         if not fresh.all():
             self._refuse(columns, arrival, genuine, fresh, now)
@@ -359,12 +366,14 @@ class Intake:
                 self._tap.refused(packet, arrival, Reason.UNKNOWN_SESSION, now)
             return
         try:
-            payload = peer.link.opener.decrypt(header, packet)
+            payload = peer.link.open_one(header, packet)
         except RemoteProtocolError as error:
             reason = _reason_of(error)
             self._counters.count(reason)
             self._tap.refused(packet, arrival, reason, now)
             return
+        if peer.link.turned:
+            self._receiver.on_new_keys(peer, now, out)
         if header.flags & _HEARTBEAT:
             self._receiver.on_heartbeat(peer, now, out)
         elif arrival is None:

@@ -20,6 +20,7 @@ from meshbus.engine.routes.tap import Arrival
 from meshbus.engine.session.handshake import Handshakes
 from meshbus.engine.session.liveness import Liveness
 from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.secure import Secure
 from meshbus.engine.session.service import Context
 from meshbus.engine.streams.delivery import Delivery
 from meshbus.policy.reason import Reason
@@ -48,6 +49,7 @@ class Reception:
         self._services = services
         self._handshakes = services[Handshakes]
         self._liveness = services[Liveness]
+        self._secure = services[Secure]
         self._delivery = services[Delivery]
         self._mesh = services[Mesh]
         self._punches = services[Rendezvous].punches
@@ -71,6 +73,10 @@ class Reception:
             self._counters.count(Reason.UNKNOWN_SESSION)
         return known
 
+    def on_new_keys(self, peer: Peer, now: float, out: Output) -> None:
+        """Handle the first packet under new keys: what it carries may need them."""
+        self._secure.turned(peer, now, out)
+
     def on_heartbeat(self, peer: Peer, now: float, out: Output) -> None:
         """Record a verified heartbeat."""
         # transport.md §16: of a direct peer, only heartbeats count for the failure detector.
@@ -84,9 +90,14 @@ class Reception:
         """Handle opened packets: messages first, in order, then events."""
         if self._liveness.heard(peer, now, out, heartbeat=False):
             self._services.recovered(peer, now, out)
-        run, arrival = opened.run, opened.arrival
+        run, arrival, link = opened.run, opened.arrival, peer.link
+        guarded = link.closed or link.epoch > 0
         # A run of plain events, the hot case, needs no sorting by subprotocol.
-        if run is not None and run.subprotocol_id == Subprotocol.EVENTS:
+        if (
+            run is not None
+            and run.subprotocol_id == Subprotocol.EVENTS
+            and not (guarded and link.bars(run.session_id, run.subprotocol_id))
+        ):
             if arrival is not None:
                 self._record(peer, run.subprotocol_id, opened.headers, arrival, now)
             self._delivery.take_run(peer, run, opened.data, now, out)
@@ -95,6 +106,9 @@ class Reception:
         for subprotocol_id, rows in groups:
             # Looked up for each group: a manifest earlier in the batch may have changed what was negotiated.
             headers, starts = opened.headers[rows], opened.starts[rows]
+            if guarded and link.bars(headers["session_id"].item(0), subprotocol_id):
+                self._refuse_clear(peer, subprotocol_id, headers, None if arrival is None else arrival.only(rows), now)
+                continue
             disposition = self._dispatch.disposition(subprotocol_id, peer.negotiated)
             if arrival is not None:
                 # A profile message that overtook the agreement is repeated: in the record it would look like a denial.
@@ -119,6 +133,10 @@ class Reception:
 
     def on_packet(self, peer: Peer, header: Header, payload: bytes, now: float, out: Output) -> None:
         """Handle one opened packet."""
+        link = peer.link
+        if (link.closed or link.epoch) and link.bars(header.session_id, header.subprotocol_id):
+            self.on_packets(peer, Opened.of(header, payload), now, out)
+            return
         handle = self.handlers.get(header.subprotocol_id)
         served = (
             handle is not None and self._dispatch.disposition(header.subprotocol_id, peer.negotiated).way is Way.SERVICE
@@ -178,6 +196,14 @@ class Reception:
             if self._work.admits(peer.work, subprotocol_id, count, now):
                 for message in unpack_frames(view[start : start + size], count):
                     handle(peer, message, now, out)
+
+    def _refuse_clear(
+        self, peer: Peer, subprotocol_id: int, headers: NDArray[np.void], arrival: Arrival | None, now: float
+    ) -> None:
+        """Drop packets that are sealed with keys that other holders of the mesh key can compute."""
+        self._counters.count(Reason.INSECURE, len(headers))
+        if arrival is not None:
+            self._record(peer, subprotocol_id, headers, arrival, now, Reason.INSECURE)
 
     def _record(
         self,

@@ -27,8 +27,8 @@ class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_events: int = 65_536
     """How many events may wait for their acknowledgement."""
     max_waiting_bytes: int = 64 << 20
-    window_bytes: int = 512 * 1024
-    """How many bytes may be under way to one follower."""
+    window_bytes: int = 1 << 20
+    """How many bytes may be under way to one follower, at most; the window of the node's streams limits it further."""
     budget_fraction: float = 0.5
     """Share of the network that catching up may use."""
 

@@ -27,7 +27,7 @@ from meshbus.wire.frames import Packed
 from meshbus.wire.messages.leadership import Data, decode_leadership, encode_leadership
 
 MAX_RUNS = 16
-"""Our choice: 4 MiB, several times what is under way to a follower."""
+"""Our choice: of half a window each, several times what is under way to a follower."""
 
 
 class ReplicaSets(Hosting[Leadership]):

@@ -177,7 +177,7 @@ class Candidate:
         if not rival.route and straight_from(self.link, rival.address):
             return False
         # The replay window advances with every packet that verifies: if it moved, the current session is alive.
-        seen = rival.opener.window.next
+        seen = rival.seen
         if rival is not self._rival or seen != self._mark:
             self.refused |= rival is self._rival
             self._rival, self._mark, self._quiet_since = rival, seen, now

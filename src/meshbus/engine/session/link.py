@@ -5,6 +5,13 @@ equal length, because the operating system sends only those in one call. `equali
 wastes little: receivers ignore bytes after the last counted event (transport.md §5).
 
 The batch paths keep the loop over packets in C (`map` over the AEAD) and prepare headers and nonces in one kernel.
+
+A session may get new keys (engine/session/secure.py). The id in the header of a packet says which keys it is sealed with,
+so that packets under the old and the new ones can be on the way together:
+
+    expect       packets under the new keys can be opened; what is sent is still sealed with the old ones
+    seal_anew    what is sent is sealed with the new keys; at the latest when the first packet under them has arrived
+    forget_old   packets under the old keys cannot be opened any more
 """
 
 from __future__ import annotations
@@ -22,9 +29,9 @@ from cryptography.exceptions import InvalidTag
 from meshbus import jit
 from meshbus.engine.base.packets import Address, Train
 from meshbus.engine.base.runscan import SEAL_BYTES, Run
-from meshbus.wire.constants import AAD_BYTES, HEADER_BYTES, NONCE_BYTES, PACKET_COST, TAG_BYTES
+from meshbus.wire.constants import AAD_BYTES, HEADER_BYTES, NONCE_BYTES, PACKET_COST, TAG_BYTES, Subprotocol
 from meshbus.wire.frames import Packed
-from meshbus.wire.header import Header, aad_columns, aad_of, pack_header
+from meshbus.wire.header import Buffer, Header, aad_columns, aad_of, pack_header
 from meshbus.wire.keys import Role, SessionKeys
 from meshbus.wire.route import RouteHeader, pack_route
 from meshbus.wire.seal import Opener, Sealer
@@ -39,6 +46,23 @@ MAX_TRAIN_PACKETS = 64
 """Datagrams in one train: what every Linux kernel with UDP_SEGMENT accepts (UDP_MAX_SEGMENTS)."""
 MAX_PADDING = 8
 """Pad to equal length if that adds at most one byte in this many. Our choice: fewer sends outweigh the extra bytes."""
+
+IN_THE_CLEAR = frozenset(
+    {
+        Subprotocol.NEGOTIATION,
+        Subprotocol.SECURE,
+        Subprotocol.CAPABILITY,
+        Subprotocol.HANDSHAKE_RELAY,
+        Subprotocol.REFLEX,
+        Subprotocol.RENDEZVOUS,
+        Subprotocol.ROUTE_WITHDRAWAL,
+        Subprotocol.STREAM_WINDOW,
+    }
+)
+"""What a session needs before it is secure: to find a path, to agree, and to show that it is alive. None of it carries data
+of an application; announcements are signed, relayed handshakes protect themselves, and the rest is a hint."""
+_BEFORE_ONLY = frozenset({Subprotocol.NEGOTIATION, Subprotocol.SECURE})
+"""What counts only under the new keys, once there are some: it decides what comes next."""
 
 _SEAL = struct.Struct(f"{AAD_BYTES}s{NONCE_BYTES}s")
 _NUMBER = struct.Struct("<Q")
@@ -80,18 +104,28 @@ class Link:
     """The keys of one session, its address, and the routing header for a peer behind a relay."""
 
     __slots__ = (
+        "_awaited",
         "_known",
+        "_next",
+        "_others",
         "_pieces",
+        "_seen_before",
         "address",
+        "closed",
         "ephemeral",
+        "epoch",
+        "handshake_hash",
+        "holds",
         "home",
         "opener",
         "probes",
+        "refused",
         "role",
         "route",
         "sealer",
         "session_id",
         "stamped",
+        "turned",
         "used_at",
     )
 
@@ -101,6 +135,24 @@ class Link:
         self.sealer = Sealer(keys)
         self.opener = Opener(keys)
         self.session_id = keys.session_id
+        """Names the session, whatever its keys are; also the id in packets under its first keys."""
+        self.handshake_hash = keys.handshake_hash
+        self.epoch = 0
+        """How often the keys have changed; 0 means those of the 0.23 handshake."""
+        self.holds = False
+        """Whether nothing but `IN_THE_CLEAR` is sent until the session is secure (engine/session/secure.py)."""
+        self.closed = False
+        """Whether nothing but `IN_THE_CLEAR` is accepted under the keys of the 0.23 handshake."""
+        self.refused = False
+        """Whether the session should be secure, and did not become so in time."""
+        self.turned = False
+        """Whether the first packet under new keys has just arrived; reset when that was handled."""
+        self._others: dict[int, Opener] = {}
+        """Openers of other keys than the current ones, by the id in packets: of the last keys, or of the next."""
+        self._awaited: int | None = None
+        """The id of the next keys, until a packet under them has arrived."""
+        self._next: Sealer | None = None
+        self._seen_before = 0
         self.role = role
         self.address = address
         """Where packets are sent: to the peer, or to the neighbor that is the next hop."""
@@ -125,15 +177,57 @@ class Link:
     def proved(self) -> bool:
         """Whether the peer has proved that it has the keys of the session."""
         # transport.md §11: message 2 proves it to the initiator, the first packet that verifies to the responder.
-        return self.role is Role.INITIATOR or self.opener.window.next > 0
+        return self.role is Role.INITIATOR or self.seen > 0
+
+    @property
+    def seen(self) -> int:
+        """A number that grows with the packets that were opened; 0 until the first."""
+        return self._seen_before + self.opener.window.next + sum(opener.window.next for opener in self._others.values())
+
+    @property
+    def overrun(self) -> bool:
+        """Whether so many packets in a row were lost that no later one can be opened."""
+        return self.opener.window.overrun
+
+    @property
+    def session_ids(self) -> tuple[int, ...]:
+        """The ids in packets that this link can open."""
+        return (self.opener.session_id, *self._others)
+
+    def bars(self, session_id: int, subprotocol_id: int) -> bool:
+        """Return whether packets with this id must not carry a subprotocol, because others could have sealed them."""
+        if session_id != self.session_id:
+            return False
+        return (self.closed and subprotocol_id not in IN_THE_CLEAR) or (
+            self.epoch > 0 and subprotocol_id in _BEFORE_ONLY
+        )
+
+    def expect(self, keys: SessionKeys) -> None:
+        """Open packets under new keys too."""
+        self._others[keys.session_id] = Opener(keys)
+        self._awaited = keys.session_id
+        self._next = Sealer(keys)
+
+    def seal_anew(self) -> None:
+        """Seal with the keys of the last `expect` from now on."""
+        if self._next is not None:
+            self.sealer, self._next = self._next, None
+            self.epoch += 1
+            self.holds = False
+            self._forget_patterns()
+
+    def forget_old(self) -> list[int]:
+        """Stop opening packets under earlier keys, and return the ids that those have."""
+        old = [session_id for session_id in self._others if session_id != self._awaited]
+        for session_id in old:
+            self._seen_before += self._others.pop(session_id).window.next
+        return old
 
     def follow(self, address: Address, route: RouteHeader | None) -> None:
         """Change the address: to a next hop, with a routing header, or to the peer itself, without one."""
         self.address = address
         self.route = b"" if route is None else pack_route(route)
-        # The cached patterns contain the old routing header.
-        self._known = None, np.empty(0, _U8)
-        self._pieces = _NO_PIECES
+        self._forget_patterns()
 
     def seal(self, header: Header, payload: bytes) -> Train:
         """Seal one packet."""
@@ -193,12 +287,14 @@ class Link:
         """
         # Plaintexts go straight to where delivery reads them: one buffer, without a copy per packet.
         plain = np.empty(run.payload_bytes, _U8)
-        forged = self._decrypt(data, starts, run.lengths, run.places, run.seals, plain)
+        opener = self._opener_of(run.session_id)
+        forged = _decrypt(opener, data, starts, run.lengths, run.places, run.seals, plain)
         # transport.md §12: the replay window is consulted only after a successful decrypt.
-        window = self.opener.window
-        if not forged and run.counters_follow and window.admit_run(run.counters.item(0), len(run)):
+        if not forged and run.counters_follow and opener.window.admit_run(run.counters.item(0), len(run)):
+            if opener is not self.opener:
+                self._came(opener)
             return Opening(plain)
-        return Opening(plain, *self._judge(forged, run.counters))
+        return Opening(plain, *self._judge(opener, forged, run.counters))
 
     def open_batch(  # hot: bench_stream
         self,
@@ -218,47 +314,52 @@ class Link:
         counters = np.ascontiguousarray(headers["counter"])
         seals = np.empty((len(starts), SEAL_BYTES), np.uint8)
         seals[:, :AAD_BYTES] = aad_columns(headers)
-        seals[:, AAD_BYTES : AAD_BYTES + 4] = np.frombuffer(self.opener.nonce_prefix, np.uint8)
+        opener = self._opener_of(headers["session_id"].item(0))
+        seals[:, AAD_BYTES : AAD_BYTES + 4] = np.frombuffer(opener.nonce_prefix, np.uint8)
         seals[:, AAD_BYTES + 4 :] = counters.view(np.uint8).reshape(-1, 8)
-        forged = self._decrypt(data, starts, sizes, places, seals.tobytes(), plain)
-        return plain, places, *self._judge(forged, counters)
+        forged = _decrypt(opener, data, starts, sizes, places, seals.tobytes(), plain)
+        return plain, places, *self._judge(opener, forged, counters)
 
-    def _decrypt(
-        self,
-        data: NDArray[np.uint8],
-        starts: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        places: NDArray[np.int64],
-        seals: bytes,
-        plain: NDArray[np.uint8],
-    ) -> list[int]:
-        """Decrypt packets into one buffer, and return the indexes of those that failed authentication."""
-        source, target = data.data, plain.data
-        lengths = sizes.tolist()
-        aads, nonces = zip(*_SEAL.iter_unpack(seals), strict=True)
-        sealed = [
-            source[start + HEADER_BYTES : start + size + PACKET_COST]
-            for start, size in zip(starts.tolist(), lengths, strict=True)
-        ]
-        opened = [target[place : place + size] for place, size in zip(places.tolist(), lengths, strict=True)]
-        decrypt = self.opener.aead.decrypt_into
-        try:
-            deque(map(decrypt, nonces, sealed, aads, opened), maxlen=0)
-        except InvalidTag:
-            # `map` stopped at the first forged packet: decrypt again, one by one. Decrypting twice is harmless.
-            return [
-                i for i, packet in enumerate(zip(nonces, sealed, aads, opened, strict=True)) if _forged(decrypt, packet)
-            ]
-        return []
+    def open_one(self, header: Header, packet: Buffer) -> bytes:  # hot: bench_publish
+        """Open one packet of this session, and return its plaintext; raises as `Opener.decrypt` does."""
+        opener = self._opener_of(header.session_id)
+        payload = opener.decrypt(header, packet)
+        if opener is not self.opener:
+            self._came(opener)
+        return payload
 
-    def _judge(self, forged: list[int], counters: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def _judge(
+        self, opener: Opener, forged: list[int], counters: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return which packets are authenticated, and which of those are new."""
         genuine = np.ones(len(counters), np.bool_)
         # Only counters of authentic packets may reach the replay window (transport.md §12).
         genuine[forged] = False
         fresh = genuine.copy()
-        fresh[genuine] = self.opener.window.admit_batch(counters[genuine])
+        fresh[genuine] = opener.window.admit_batch(counters[genuine])
+        if opener is not self.opener and fresh.any():
+            self._came(opener)
         return genuine, fresh
+
+    def _opener_of(self, session_id: int) -> Opener:
+        """Return what opens packets with an id; it must be one of `session_ids`."""
+        opener = self.opener
+        return opener if opener.session_id == session_id else self._others[session_id]
+
+    def _came(self, opener: Opener) -> None:
+        """Handle packets that are not sealed with the current keys: the first ones under the next keys make these current."""
+        if opener.session_id == self._awaited:
+            self._others[self.opener.session_id] = self.opener
+            self.opener = self._others.pop(opener.session_id)
+            self._awaited = None
+            # The peer has them, too.
+            self.seal_anew()
+            self.turned = True
+
+    def _forget_patterns(self) -> None:
+        # They contain the routing header and the id of the keys.
+        self._known = None, np.empty(0, _U8)
+        self._pieces = _NO_PIECES
 
     def _cut(self, header: Header) -> _Pieces:
         """Return the parts of a header that all its packets share."""
@@ -295,6 +396,35 @@ class Link:
             closed = stride < segment
         trains.append(Train(self.address, wire[begin:end], segment))
         return trains
+
+
+def _decrypt(
+    opener: Opener,
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    places: NDArray[np.int64],
+    seals: bytes,
+    plain: NDArray[np.uint8],
+) -> list[int]:
+    """Decrypt packets into one buffer, and return the indexes of those that failed authentication."""
+    source, target = data.data, plain.data
+    lengths = sizes.tolist()
+    aads, nonces = zip(*_SEAL.iter_unpack(seals), strict=True)
+    sealed = [
+        source[start + HEADER_BYTES : start + size + PACKET_COST]
+        for start, size in zip(starts.tolist(), lengths, strict=True)
+    ]
+    opened = [target[place : place + size] for place, size in zip(places.tolist(), lengths, strict=True)]
+    decrypt = opener.aead.decrypt_into
+    try:
+        deque(map(decrypt, nonces, sealed, aads, opened), maxlen=0)
+    except InvalidTag:
+        # `map` stopped at the first forged packet: decrypt again, one by one. Decrypting twice is harmless.
+        return [
+            i for i, packet in enumerate(zip(nonces, sealed, aads, opened, strict=True)) if _forged(decrypt, packet)
+        ]
+    return []
 
 
 def _forged(decrypt: Callable[..., int], packet: tuple[bytes, memoryview, bytes, memoryview]) -> bool:

@@ -127,7 +127,7 @@ class Liveness(Service):
                 peer.heard_at = min(peer.heard_at + late_s, now)
 
     def _judge(self, peer: Peer, now: float, out: Output) -> list[PeerFailed | PeerGone]:
-        if peer.link.opener.window.overrun:
+        if peer.link.overrun:
             # Only a new session can go on. Whoever began this one begins the next, and is told that it has ended.
             self._services[Presence].say_goodbye(peer, out)
             return self._remove(peer, DownReason.OVERRUN)
@@ -135,7 +135,7 @@ class Liveness(Service):
         idle = now - peer.link.used_at >= EVICTED_AFTER * timeout
         proved = peer.link.proved
         # A relayed peer that was never heard may be a 0.23 node, which cannot answer from there.
-        if peer.link.route and not peer.link.opener.window.next:
+        if peer.link.route and not peer.link.seen:
             return self._remove(peer, DownReason.EVICTED) if idle else []
         verdicts: list[PeerFailed | PeerGone] = []
         silent_s = now - peer.heard_at
@@ -160,7 +160,7 @@ class Liveness(Service):
             opening = self._opening[node_id]
             peer = self._peers.get(node_id)
             current = peer is not None and peer.link is opening.link
-            if current and not opening.link.opener.window.next:
+            if current and not opening.link.seen:
                 self._beat(opening.link, out)
                 if opening.repeat(now):
                     self._opening_due.set(node_id, opening.due)

@@ -11,7 +11,8 @@ that nobody answers an answer:
                 before the peer's announcement waits for it
 
 When the subprotocols of a node change, it stops using what was removed at once and tells its peers: the lower id with a
-new offer, the higher id with its manifest, as in an answer. A new session starts the negotiation again, because the
+new offer, the higher id with its manifest, as in an answer. Two nodes that both speak 0x4D04 agree on that alone at
+first; the rest is used when the session is secure, and manifests are exchanged once more there. A new session starts the negotiation again, because the
 peer may have been restarted with other software; failure and recovery within a session do not. policy/registry.py
 computes the common set of two manifests.
 """
@@ -141,7 +142,7 @@ class Negotiator(Service):
     def is_plain(self, peer: Peer) -> bool:
         """Return whether a peer is known not to use the profile with this node; otherwise it may still agree."""
         negotiation = self._negotiations.get(peer.node_id)
-        decided = negotiation is not None and (negotiation.announced or self._never(peer))
+        decided = negotiation is not None and (negotiation.announced or self.never(peer))
         return negotiation is None or (decided and not self._may_negotiate(peer, negotiation))
 
     def counts_as_plain(self, peer: Peer) -> bool:
@@ -187,6 +188,17 @@ class Negotiator(Service):
             peer = self._peers.get(node_id)
             if peer is not None and negotiation.theirs is not None:
                 self._settle(peer, negotiation.theirs, out)
+                self._send(peer, negotiation, now, out, first=True)
+
+    def secured(self, peer: Peer, now: float, out: Output) -> None:
+        """Use everything that was agreed, in a session that is secure now, and exchange the manifests again.
+
+        Those that came before could have been changed on the way.
+        """
+        negotiation = self._negotiations.get(peer.node_id)
+        if negotiation is not None and negotiation.theirs is not None:
+            self._settle(peer, negotiation.theirs, out)
+            if self._offers_to(peer):
                 self._send(peer, negotiation, now, out, first=True)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
@@ -269,9 +281,14 @@ class Negotiator(Service):
             out.control.append(PeerPlain(node_id))
 
     def _settle(self, peer: Peer, theirs: SubprotocolManifest, out: Output) -> None:
-        peer.settles_at = 0.0
         self._plain_at.pop(peer.node_id, None)
-        self._use(peer, self._usable(negotiate(self._registry.manifest(), theirs)), out)
+        agreed = self._usable(negotiate(self._registry.manifest(), theirs))
+        if Subprotocol.SECURE in agreed and not peer.link.epoch:
+            # The rest follows in the secure session, and what waits for the end of the negotiation waits for that.
+            agreed = NegotiatedSet(frozenset({Subprotocol.SECURE}), agreed.incompatible)
+        else:
+            peer.settles_at = 0.0
+        self._use(peer, agreed, out)
 
     def _use(self, peer: Peer, agreed: NegotiatedSet, out: Output) -> None:
         # Remembered beyond the session: such a peer is worth more offers when it comes back.
@@ -300,7 +317,7 @@ class Negotiator(Service):
     def _offers_again(self, peer: Peer) -> bool:
         return self._offers_to(peer) and peer.node_id in self._agreed_before
 
-    def _never(self, peer: Peer) -> bool:
+    def never(self, peer: Peer) -> bool:
         """Return whether this node would not use the profile with a peer, whatever that announces."""
         plain = self._profiles.get(peer.node_id) is Profile.PLAIN
         return plain or not self._registry.is_handled(Subprotocol.NEGOTIATION)

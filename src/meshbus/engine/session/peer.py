@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 
 import msgspec
 
 from meshbus.engine.base.packets import Address, Output, host_of, place_of
 from meshbus.engine.session.dialect import Dialect
-from meshbus.engine.session.link import Link
+from meshbus.engine.session.link import IN_THE_CLEAR, Link
 from meshbus.engine.session.stream import RxStream, TxStream
 from meshbus.engine.session.work import PeerWork
 from meshbus.errors import LocalProtocolError, PeerError, PeerFault
@@ -36,6 +37,8 @@ MAX_PEERS = 8192
 """Peers whose sessions they began. Our choice: more than a node can usefully talk to directly; they take about 100 MB."""
 MAX_PER_HOST = 2048
 """Of these, peers of one host, or behind one relay. Our choice: a quarter, so that no host takes all the room."""
+MAX_HELD = 256
+"""Calls whose messages wait for a secure session. Our choice: what services say in the first moments."""
 MESSAGES_BYTES = 1200
 """Payload of a packet that several messages share: it fits into one IP packet on any path."""
 
@@ -58,6 +61,15 @@ BOUNDS = (
         per={"peer": MAX_STREAMS},
         full="the one that was opened first goes",
         counter=forgotten("streams"),
+    ),
+    Bound(
+        name="held_messages",
+        what="calls with messages for a peer that wait until its session is secure",
+        by=By.PEER,
+        per_node=None,
+        per={"peer": MAX_HELD},
+        full="the message is not sent",
+        counter=Reason.UNSENT_INSECURE,
     ),
 )
 
@@ -104,12 +116,14 @@ class Peer:
         "dialect",
         "health",
         "heard_at",
+        "held",
         "link",
         "negotiated",
         "node_id",
         "rx",
         "settles_at",
         "tx",
+        "unsent",
         "window",
         "work",
     )
@@ -132,6 +146,10 @@ class Peer:
         """When the last heartbeat was verified; data packets do not count (transport.md §16)."""
         self.window = STREAM_WINDOW
         """Initial byte credit of new streams."""
+        self.held: list[Callable[[Output], None]] = []
+        """Sends messages that wait until the session is secure."""
+        self.unsent = 0
+        """Packets and calls for which there was no room, or no use, in `held`; engine/session/secure.py counts them."""
         self.work = PeerWork()
         """How much of this node's time its messages may still take."""
         # Not dicts: the first must be found without a search (base/boundedmap.py).
@@ -166,6 +184,9 @@ class Peer:
         self, subprotocol_id: int, messages: Sequence[bytes], out: Output, *, stream_id: int | None = None
     ) -> None:
         """Send messages as `send_message` does, in as few packets as they fit into."""
+        if self.link.holds and subprotocol_id not in IN_THE_CLEAR:
+            self._hold(partial(self.send_messages, subprotocol_id, tuple(messages), stream_id=stream_id))
+            return
         # transport.md §13: a subprotocol's own stream is its id; §14: its messages need no credit.
         where = subprotocol_id if stream_id is None else stream_id
         stream = self.tx_stream(where)
@@ -182,10 +203,19 @@ class Peer:
 
     def send_packed(self, subprotocol_id: int, packed: Packed, out: Output) -> None:  # hot: bench_replication
         """Send the payloads of many packets with messages, as `send_message` sends one."""
+        if self.link.holds:
+            self.unsent += len(packed)  # too much to keep; whoever sends so much sends it again
+            return
         stream = self.tx_stream(subprotocol_id)
         header = Header(subprotocol_id=subprotocol_id, stream_id=subprotocol_id)
         first, stream.next_sequence = stream.next_sequence, stream.next_sequence + len(packed)
         out.trains += self.link.seal_batch(header, packed, first)
+
+    def release(self, out: Output) -> None:
+        """Send what waited for a secure session."""
+        held, self.held = self.held, []
+        for send in held:
+            send(out)
 
     def widen(self, window: int) -> None:
         """Set the byte credit of all present and future streams."""
@@ -205,6 +235,12 @@ class Peer:
             streams.popitem(last=False)
             if self._forget is not None:
                 self._forget()
+
+    def _hold(self, send: Callable[[Output], None]) -> None:
+        if len(self.held) < MAX_HELD:
+            self.held.append(send)
+        else:
+            self.unsent += 1
 
     def uses(self, subprotocol_id: int) -> bool:
         """Return whether a profile subprotocol was negotiated with this peer."""
@@ -283,6 +319,7 @@ class PeerTable:
             for receiving in peer.rx.values():
                 receiving.restart()
             peer.dialect = Dialect()
+            peer.held.clear()
             peer.heard_at = now
             peer.health = Health.ALIVE
         self._by_session[link.session_id] = peer
@@ -293,6 +330,18 @@ class PeerTable:
             self._by_place.setdefault(place_of(link.home), []).append(peer)
         return peer
 
+    def add_keys(self, peer: Peer, session_id: int) -> bool:
+        """Find a peer by the id of further keys of its session too; return False if a session has this id already."""
+        if session_id in self._by_session:
+            return False
+        self._by_session[session_id] = peer
+        return True
+
+    def drop_keys(self, peer: Peer) -> None:
+        """Remove the keys that the session of a peer had before the current ones."""
+        for session_id in peer.link.forget_old():
+            self._by_session.pop(session_id, None)
+
     def remove(self, node_id: int) -> Peer | None:
         """Remove a peer and its session, and return it, or None."""
         peer = self._by_id.pop(node_id, None)
@@ -302,7 +351,8 @@ class PeerTable:
 
     def _unlink(self, peer: Peer) -> None:
         self.version += 1
-        self._by_session.pop(peer.link.session_id, None)
+        for session_id in peer.link.session_ids:
+            self._by_session.pop(session_id, None)
         host = self._host_of.pop(peer.node_id)
         self._per_host[host] -= 1
         if not self._per_host[host]:

@@ -27,7 +27,7 @@ from meshbus.engine.session.link import Link
 from meshbus.engine.session.peer import Health, Peer, PeerTable
 from meshbus.engine.session.unproved import UnprovedPeers
 from meshbus.engine.session.work import DEFAULT_US, MessageWork
-from meshbus.engine.settings import EngineSettings
+from meshbus.engine.settings import EngineSettings, SecureMode
 from meshbus.names.identity import Entropy, Identity
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import CapabilityIndex
@@ -217,7 +217,7 @@ class Context:
 
     def _offers(self, row: Row) -> bool:
         # Negotiation itself is no profile subprotocol, but without the profile there is nothing to negotiate.
-        if row.later:
+        if row.later or (row.id == Subprotocol.SECURE and self.settings.secure.mode is SecureMode.OFF):
             return False
         return self.settings.profile or not (row.profile or row.id == Subprotocol.NEGOTIATION)
 

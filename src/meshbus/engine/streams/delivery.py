@@ -180,7 +180,7 @@ class Delivery(Service):
                 offsets=np.array((0, framed), _I64),
                 data=np.frombuffer(payload, _U8, framed, FRAME_PREFIX_BYTES),
                 publisher=peer.node_id,
-                session_id=header.session_id,
+                session_id=peer.link.session_id,
                 stream_id=stream_id,
                 channel=channel,
                 origin_hash=header.origin_hash,

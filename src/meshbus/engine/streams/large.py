@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -42,6 +43,8 @@ from meshbus.wire.messages.large import (
     decode_part,
     decode_refused,
     encode_refused,
+    join_parts,
+    read_heads,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +58,8 @@ MAX_UNFINISHED = 64
 """Unfinished events of one peer. Our choice: far more channels than send large events at the same time."""
 STALL_S = 30.0
 """How long an unfinished event is kept without another part. Our choice: longer than a stream takes to fail."""
+PARTS = ("large", "parts")
+"""Counter of the parts that were written to their place."""
 
 
 BOUNDS = (
@@ -93,8 +98,14 @@ class _Unfinished:
         self.filled = 0
         self.number = number
 
-    def continues(self, part: Part, number: int | None) -> bool:
-        return part.size == len(self.buffer) and part.offset == self.filled and number == self.number
+    def take(self, parts: Payloads, row: int) -> int:
+        """Write the parts from a row on that continue the event to their place, and return how many did."""
+        if parts.pub_seq != self.number:
+            return 0
+        lengths = parts.lengths[row:]
+        taken = join_parts(parts.data, parts.starts[row:], lengths, self.buffer, self.filled)
+        self.filled += int(lengths[:taken].sum()) - taken * PART_HEAD
+        return taken
 
 
 _Key = tuple[int, int]
@@ -136,12 +147,11 @@ class Large(Service):
 
         The others are not acknowledged, so that the sender repeats them.
         """
-        view = payloads.data.data
-        for row in np.flatnonzero(payloads.counts == 0).tolist():
-            at = int(payloads.starts[row])
-            head = view[at : at + PART_HEAD]
-            size, offset = int.from_bytes(head[:4], "little"), int.from_bytes(head[4:], "little")
-            if offset == 0 and not self._has_room(peer.node_id, size) and size <= MAX_MESSAGE:
+        rows = np.flatnonzero((payloads.counts == 0) & (payloads.lengths > PART_HEAD))
+        sizes, offsets = read_heads(payloads.data, payloads.starts[rows])
+        beginning = offsets == 0
+        for row, size in zip(rows[beginning].tolist(), sizes[beginning].tolist(), strict=True):
+            if not self._has_room(peer.node_id, size) and size <= MAX_MESSAGE:
                 self._counters.count(Reason.PART_WAITS)
                 return int(row)
         return len(payloads)
@@ -155,23 +165,16 @@ class Large(Service):
         """
         number = payloads.pub_seq
         limit = limit if peer.uses(Subprotocol.LARGE) else 0
-        first = 0
-        counts = payloads.counts.tolist()
-        for row, count in enumerate(counts):
-            if count:
-                continue
-            if row > first:
-                yield _rows(payloads, first, row, number)
-                number = None if number is None else number + sum(counts[first:row])
-            first = row + 1
-            whole = self._take(peer, stream_id, payloads, row, number, limit, out)
-            if whole is not None:
-                yield whole
+        for start, stop in _stretches(payloads.counts):
+            some = _rows(payloads, start, stop, number)
+            if some.counts.item(0):
+                yield some
+                number = None if number is None else number + int(some.counts.sum())
+            else:
+                yield from self._join_parts(peer, stream_id, some, limit, out)
         # Once for all parts of the run: most runs end within an event.
         if (key := (peer.node_id, stream_id)) in self._unfinished:
             self._due.set(key, now + STALL_S)
-        if first < len(counts):
-            yield _rows(payloads, first, len(counts), number)
 
     def receive(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
         """Handle the refusal of an event that this node is sending."""
@@ -211,55 +214,58 @@ class Large(Service):
 
     # ── small parts ─────────────────────────────────────────────────────────────────────────
 
-    def _take(
-        self,
-        peer: Peer,
-        stream_id: int,
-        payloads: Payloads,
-        row: int,
-        number: int | None,
-        limit: int,
-        out: Output,
-    ) -> Whole | None:
-        """Write one part to its place, and return the event if it is complete."""
-        at, key = int(payloads.starts[row]), (peer.node_id, stream_id)
+    def _join_parts(  # hot: bench_large
+        self, peer: Peer, stream_id: int, parts: Payloads, limit: int, out: Output
+    ) -> Iterator[Whole]:
+        """Write parts to their place, and yield the events that are complete."""
+        key, row = (peer.node_id, stream_id), 0
+        while row < len(parts):
+            event = self._unfinished.get(key) if limit else None
+            taken = 0 if event is None else event.take(parts, row)
+            if event is None or not taken:
+                # A part that begins an event is taken in the next round, as one that continues it.
+                row += not self._begins(peer, key, parts, row, limit, out)
+                continue
+            self._counters.add(*PARTS, taken)
+            row += taken
+            if event.filled == len(event.buffer):
+                self._drop(key, None)
+                stamp = 0 if parts.stamps is None else int(parts.stamps[row - 1])
+                yield Whole(event.buffer, int(parts.sequences[row - 1]), parts.pub_seq, stamp)
+
+    def _begins(self, peer: Peer, key: _Key, parts: Payloads, row: int, limit: int, out: Output) -> bool:
+        """Handle a part that continues no event, and return whether it begins one that is taken."""
+        at = int(parts.starts[row])
         try:
-            part = decode_part(payloads.data.data[at : at + int(payloads.lengths[row])])
+            part = decode_part(parts.data.data[at : at + int(parts.lengths[row])])
         except RemoteProtocolError:
             self._counters.count(Reason.PART_MALFORMED)
-            return None
+            return False
         if not limit:
             self._counters.count(Reason.PART_MALFORMED)
-            return None
-        if part.offset == 0:
-            self._begin(peer, key, part, number, limit, out)
-        event = self._unfinished.get(key)
-        if event is None or not event.continues(part, number):
-            self._counters.count(Reason.PART_DISORDER)
-            self._drop(key, Reason.LARGE_UNFINISHED)
-            return None
-        end = event.filled + len(part.body)
-        event.buffer.data[event.filled : end] = part.body
-        event.filled = end
-        if end < part.size:
-            return None
-        self._drop(key, None)
-        stamp = 0 if payloads.stamps is None else int(payloads.stamps[row])
-        return Whole(event.buffer, int(payloads.sequences[row]), number, stamp)
+            return False
+        if part.offset == 0 and self._begin(peer, key, part, parts.pub_seq, limit, out):
+            return True
+        self._counters.count(Reason.PART_DISORDER)
+        self._drop(key, Reason.LARGE_UNFINISHED)
+        return False
 
-    def _begin(self, peer: Peer, key: _Key, part: Part, number: int | None, limit: int, out: Output) -> None:
+    def _begin(self, peer: Peer, key: _Key, part: Part, number: int | None, limit: int, out: Output) -> bool:
+        """Make the buffer of an event, and return whether it is taken."""
         self._drop(key, Reason.LARGE_UNFINISHED)
         if part.size > limit:
             self._counters.count(Reason.REFUSE_LARGE)
             refused = Refused(stream_id=key[1], number=number, size=part.size, limit=limit)
             peer.send_message(Subprotocol.LARGE, encode_refused(refused), out)
-        elif not self._has_room(peer.node_id, part.size):
+            return False
+        if not self._has_room(peer.node_id, part.size):
             self._counters.count(Reason.PART_WAITS)
-        else:
-            self._unfinished[key] = _Unfinished(part.size, number)
-            self._bytes[peer.node_id] += part.size
-            self._events[peer.node_id] += 1
-            self._all_bytes += part.size
+            return False
+        self._unfinished[key] = _Unfinished(part.size, number)
+        self._bytes[peer.node_id] += part.size
+        self._events[peer.node_id] += 1
+        self._all_bytes += part.size
+        return True
 
     def _has_room(self, node_id: int, size: int) -> bool:
         return (
@@ -282,6 +288,13 @@ class Large(Service):
             del self._bytes[node_id], self._events[node_id]
         if reason is not None:
             self._counters.count(reason)
+
+
+def _stretches(counts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of packets that are all parts, or all no parts."""
+    kinds = counts == 0
+    edges = (np.flatnonzero(kinds[1:] != kinds[:-1]) + 1).tolist()
+    return pairwise((0, *edges, len(counts)))
 
 
 def _rows(payloads: Payloads, start: int, stop: int, number: int | None) -> Payloads:

@@ -10,8 +10,8 @@ for a BASE. After each, `next_timer` says when an acknowledgement is due. At tha
 Rules:
 
 * Packets come as columns over one buffer (`Payloads`). A batch that holds exactly the next packets, while nothing
-  waits, is returned as it is: nothing is copied and nothing is done per packet. Otherwise each packet is handled by
-  itself, and what is returned was copied once.
+  waits, is returned as it is: nothing is copied and nothing is done per packet. So is a long stretch of next packets within
+  a batch. Otherwise each packet is handled by itself, and what is returned was copied once.
 * Packets that cannot be delivered yet are copied and kept, at most `capacity` packets ahead and within the `Budget`,
   which all streams of a peer may share. The next packet in order is always accepted, so a full buffer slows a stream
   down but never stops it.
@@ -29,8 +29,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import repeat
+from collections.abc import Iterable, Iterator
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -54,6 +54,8 @@ BASE_COST = 256
 # docs/wire/profile.md. An ACK costs about as much as a packet to build and to read, so there is never one per packet.
 ACK_PACKETS = 8
 ACK_DELAY_S = 0.005
+LONG_STRETCH = 8
+"""Packets in a row that are delivered as they are, also between others. Our choice: below it, copying costs no more."""
 _MAX_SEQUENCE = 1 << 63
 """Limit of sequences: no honest sender reaches it, and counting from there stays within 64 bits."""
 _MAX_NUMBER = 1 << 62
@@ -314,8 +316,23 @@ class ReliableRx:
 
     def _sort_in(self, batch: Payloads, now: float) -> list[Payloads]:
         """Handle packets that are not simply the next ones."""
-        view = batch.data.data
         out = _Assembly(self._number)
+        done = 0
+        for start, stop in _stretches(batch.sequences):
+            if stop - start < LONG_STRETCH:
+                continue
+            self._sort_in_singly(batch[done:start], out)
+            done, some = start, batch[start:stop]
+            if self._follows(some):
+                self._deliver_all(some, out)
+                self._drain(out)
+                done = stop
+        self._sort_in_singly(batch[done:], out)
+        self._note(len(batch), now, at_once=True)
+        return self._delivered(out)
+
+    def _sort_in_singly(self, batch: Payloads, out: _Assembly) -> None:
+        view = batch.data.data
         stamps = repeat(0) if batch.stamps is None else batch.stamps.tolist()
         sizes = zip(batch.starts.tolist(), batch.lengths.tolist(), batch.counts.tolist(), strict=True)
         for sequence, (start, length, count), stamp in zip(batch.sequences.tolist(), sizes, stamps, strict=False):
@@ -327,8 +344,6 @@ class ReliableRx:
             elif self._has_room(sequence, length):
                 self._waiting[sequence] = (bytes(payload), count, stamp)
                 self._budget.left -= length + PACKET_COST
-        self._note(len(batch), now, at_once=True)
-        return self._delivered(out)
 
     def _has_room(self, sequence: int, size: int) -> bool:
         """Return whether a packet that is not the next one can wait; otherwise count it as dropped."""
@@ -357,6 +372,20 @@ class ReliableRx:
         if self._number is not None:
             self._number += count
 
+    def _follows(self, batch: Payloads) -> bool:
+        """Return whether consecutive packets are the next ones, and none of them waits already."""
+        first = batch.sequences.item(0)
+        return first == self._next and self._waiting.keys().isdisjoint(range(first, first + len(batch)))
+
+    def _deliver_all(self, batch: Payloads, out: _Assembly) -> None:
+        """Deliver the next packets as they are, without a copy."""
+        out.cut(self._number)
+        out.runs.append(msgspec.structs.replace(batch, pub_seq=self._number))
+        self._next = batch.sequences.item(-1) + 1
+        if self._number is not None:
+            self._number += int(batch.counts.sum())
+        out.cut(self._number)
+
     def _renumber(self, base: Base, out: _Assembly) -> None:
         self._next, self._number = base.sequence, base.pub_seq
         out.cut(self._number)
@@ -381,6 +410,12 @@ class ReliableRx:
         starts, ends = [0, *breaks][:MAX_RANGES], [*breaks, len(waiting)]
         firsts = waiting[starts].tolist()
         return tuple((first, end - start) for first, start, end in zip(firsts, starts, ends, strict=False))
+
+
+def _stretches(sequences: NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of consecutive sequences."""
+    breaks = (np.flatnonzero(sequences[1:] - sequences[:-1] != 1) + 1).tolist()
+    return pairwise((0, *breaks, len(sequences)))
 
 
 def _consecutive(sequences: NDArray[np.uint64]) -> bool:

@@ -8,11 +8,16 @@ seen by a peer of level A, which neither acknowledges nor repeats: its streams o
   of level B decides by the first packet.
 * Sequences start at 0 in every session. Level B expects that.
 * At most `MAX_AHEAD` packets are on the way: level B credits nothing that is more than 64 ahead of a gap.
-* A timeout sends an empty packet with the next sequence, not data. The receiver answers it with what it has and what is
+* A timeout sends an empty packet with a new sequence, not data. The receiver answers it with what it has and what is
   missing; repeated data would reach applications of levels A and B twice.
 * A packet that is sent again keeps its sequence, flags and plaintext; the flag of a start stays with its packet.
-* A NACK repeats a packet only if it is older than a round trip, and again only after two timeouts: NACKs come faster
-  than repairs, and an application of level B would see a packet that arrives twice two times.
+* A NACK repeats a packet that was sent once if it is older than a round trip: the receiver has a later one.
+* NACKs come faster than repairs, and may be old when they are read. So a packet that was sent again is repeated only if the
+  NACK shows that a packet arrived which was sent after that copy: the copy then is lost, unless the network changed the
+  order. An application of level B would see a packet that arrives twice two times.
+* A NACK does not name the highest packet that arrived. So if the last copy of a packet is in doubt, or a question was not
+  answered, the empty packet leaves out one sequence, the *hole*. A NACK that names the hole was sent after the empty packet
+  had arrived, and it comes again until the hole is filled: by another empty packet, of which a second copy harms nobody.
 * If nothing is acknowledged for `GIVE_UP_S`, what is kept is given up and the failure reported. The stream continues:
   on level C with the start flag, on level B with a RESET and from 0.
 
@@ -22,6 +27,7 @@ The profile's own reliable streams are in engine/streams/reliable.py, the receiv
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 import msgspec
 
@@ -31,6 +37,7 @@ from meshbus.engine.base.notices import StreamFailed
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.dialect import Level
 from meshbus.engine.session.peer import MAX_STREAMS, Peer
+from meshbus.engine.session.stream import TxStream
 from meshbus.engine.streams.congestion import RoundTrip
 from meshbus.engine.streams.scoreboard import Flight, Outstanding, Scoreboard
 from meshbus.policy.reason import Reason
@@ -55,9 +62,11 @@ class RepeatedStream:
     """One stream: what is not acknowledged, and when to ask."""
 
     __slots__ = (
+        "_asked",
         "_board",
         "_header",
         "_heard_at",
+        "_hole",
         "_pattern",
         "_round_trip",
         "_started_at",
@@ -81,6 +90,10 @@ class RepeatedStream:
         """Whether the next packet carries the start flag."""
         self._started_at: int | None = None
         """The sequence of the packet that carried it, which keeps it when it is sent again."""
+        self._asked = False
+        """Whether a question was sent since something was acknowledged."""
+        self._hole: int | None = None
+        """The sequence that the last question left out, until it is sent."""
 
     @property
     def next_sequence(self) -> int:
@@ -115,15 +128,14 @@ class RepeatedStream:
         data, bounds = packed.data.data, packed.bounds
         self._keep(Flight(first_sequence, data, bounds, packed.counts, pub_seq=None, now=now, stamp=packed.stamp))
 
-    def sent_one(self, sequence: int, payload: bytes, now: float, event_count: int = 1) -> None:
+    def sent_one(self, sequence: int, payload: bytes, now: float) -> None:
         """Keep one packet that is being sent."""
-        bounds, counts = (0, len(payload)), (event_count,)
-        self._keep(Flight(sequence, memoryview(payload), bounds, counts, pub_seq=None, now=now))
+        self._keep(Flight(sequence, memoryview(payload), (0, len(payload)), (1,), pub_seq=None, now=now))
 
     def acknowledge(self, ack_seq: int, now: float) -> bool:
-        """Drop what lies below a sequence; return False if that was never sent."""
+        """Drop what lies below a sequence; return False if some of that was never sent."""
         board = self._board
-        if ack_seq > board.next_sequence:
+        if ack_seq > (board.next_sequence if self._hole is None else self._hole):
             return False
         if ack_seq > board.base:
             settled = board.advance(ack_seq)
@@ -139,15 +151,41 @@ class RepeatedStream:
 
     def missing(self, nack: StreamNack, now: float) -> list[Outstanding]:
         """Return the packets that a NACK names and that are not on the way again already."""
-        # NACKs that were sent before a copy arrived may still come, and level B delivers a second copy too.
-        self._board.lose(nack.missing(), now - self._again_s, now - 2 * self._timeout_s)
-        return [flight.packet(sequence) for flight, sequence, _ in self._board.take_lost(MAX_KEPT, now)]
+        # Something above the last packet that is missing has arrived, or the NACK would not name it.
+        shown = min(nack.last + 1, self.next_sequence - 1)
+        self._board.lose(nack.missing(), now - self._again_s, now - MIN_TIMEOUT_S, shown)
+        again = [flight.packet(sequence) for flight, sequence, _ in self._board.take_lost(MAX_KEPT, now)]
+        if any(packet.sequence == self._hole for packet in again):
+            self._hole = None
+        if again:
+            self.timer = now + self._timeout_s
+        return again
 
-    def due(self, now: float) -> bool:
-        """Handle a timeout that has passed, and return whether to send an empty packet."""
+    def due(self, now: float) -> None:
+        """Handle a timeout that has passed."""
         self._round_trip.timed_out()
         self.timer = now + self._timeout_s
-        return len(self._board) < MAX_KEPT
+
+    def question(self, sending: TxStream, now: float, *, repairs: bool) -> Outstanding | None:
+        """Return an empty packet that the receiver answers with what it has; None if too much is on the way.
+
+        `repairs` is whether the receiver is known to ask for holes.
+        """
+        board = self._board
+        if self._hole is not None:
+            # If it had arrived, the receiver would ask for the hole; so it, or every answer so far, was lost.
+            return board.repeat(self._hole + 1, now)
+        hole = repairs and (self._asked or board.repeated)
+        if len(board) + hole >= MAX_KEPT:
+            return None
+        if hole:
+            self._hole = sending.take(1, 0)
+            # It was never sent, so that it is never too young to be asked for.
+            board.add(_empty(self._hole, -inf))
+        flight = _empty(sending.take(1, 0), now)
+        self._keep(flight)
+        self._asked = True
+        return flight.packet(flight.first)
 
     def hopeless(self, now: float) -> bool:
         """Return whether nothing was acknowledged for too long."""
@@ -160,7 +198,8 @@ class RepeatedStream:
             self._board = Scoreboard(0)
         else:
             self._board.clear()
-        self._starts, self.timer, self._heard_at = True, None, now
+        self._starts, self._asked, self._hole = True, False, None
+        self.timer, self._heard_at = None, now
         return given_up
 
     def reply_to(self, packet: Outstanding) -> Header:
@@ -188,6 +227,7 @@ class RepeatedStream:
 
     def _progress(self, now: float) -> None:
         self._heard_at = now
+        self._asked = False
         self._round_trip.renew()
         self.timer = now + self._timeout_s if len(self._board) else None
 
@@ -242,6 +282,7 @@ class Repeating:
         # What it does not name below the first missing sequence has arrived.
         self.on_ack(nack.stream_id, nack.next_expected, now)
         again = stream.missing(nack, now)
+        self._time(stream)
         for packet in again:
             out.trains.append(self._peer.link.seal(stream.reply_to(packet), bytes(packet.payload)))
         if again:
@@ -266,7 +307,8 @@ class Repeating:
             stream = self._streams[stream_id]
             if stream.hopeless(now):
                 self._give_up(stream, now, out)
-            elif stream.due(now):
+            else:
+                stream.due(now)
                 self._ask(stream, now, out)
             self._time(stream)
 
@@ -283,11 +325,13 @@ class Repeating:
 
     def _ask(self, stream: RepeatedStream, now: float, out: Output) -> None:
         """Send an empty packet, which the receiver answers with what it has."""
-        header = stream.header(Header(flags=_RELIABLE, stream_id=stream.stream_id))
-        sequence = self._peer.tx_stream(stream.stream_id).take(1, 0)
-        out.trains.append(self._peer.link.seal(msgspec.structs.replace(header, sequence=sequence), b""))
-        stream.sent_one(sequence, b"", now, event_count=0)
-        self._counters.add("retransmit", "question")
+        sending = self._peer.tx_stream(stream.stream_id)
+        question = stream.question(sending, now, repairs=self._peer.dialect.repairs)
+        if question is not None:
+            # Not the header of the data, which belongs to what is sent again.
+            header = Header(flags=_RELIABLE, stream_id=stream.stream_id, sequence=question.sequence)
+            out.trains.append(self._peer.link.seal(header, b""))
+            self._counters.add("retransmit", "question")
 
     def _give_up(self, stream: RepeatedStream, now: float, out: Output) -> None:
         peer, at_zero = self._peer, self._peer.dialect.level is not Level.C
@@ -311,3 +355,8 @@ class Repeating:
             self._timers.drop(stream.stream_id)
         elif self._timers.get(stream.stream_id) != stream.timer:
             self._timers.set(stream.stream_id, stream.timer)
+
+
+def _empty(sequence: int, now: float) -> Flight:
+    """Build the flight of a packet without events."""
+    return Flight(sequence, memoryview(b""), (0, 0), (0,), pub_seq=None, now=now)

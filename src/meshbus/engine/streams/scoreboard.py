@@ -149,6 +149,11 @@ class Scoreboard:
         return self._flights[0]
 
     @property
+    def repeated(self) -> bool:
+        """Whether a packet here was sent more than once."""
+        return bool(self._resent)
+
+    @property
     def oldest_arrived(self) -> bool:
         """Whether the oldest packet is marked as arrived: the receiver once had it and has lost it since."""
         return bool(self._state) and self._state[0] == _ARRIVED
@@ -257,20 +262,22 @@ class Scoreboard:
                     self._lose(position)
                 position = self._state.find(_FLYING, position + 1, end)
 
-    def lose(self, sequences: Iterable[int], limit: float, again_limit: float) -> None:
+    def lose(self, sequences: Iterable[int], limit: float, again_limit: float, shown: int) -> None:
         """Mark these packets as lost, except those that arrived or are gone, or that may still be on the way.
 
-        Those are packets that were sent after `limit`, and packets that were sent again after `again_limit`.
+        Those are packets that were sent once and after `limit`; and packets that were sent again after `again_limit`, or
+        when `shown`, the latest packet that is known to have arrived, had been sent already.
         """
         for sequence in sequences:
             position = sequence - self.base
             if not 0 <= position < len(self._state) or self._state[position] != _FLYING:
                 continue
             resent = self._resent.get(sequence)
-            sent_at, latest = (
-                (self._flight_of(sequence).sent_at, limit) if resent is None else (resent.sent_at, again_limit)
-            )
-            if sent_at <= latest:
+            if resent is None:
+                lost = self._flight_of(sequence).sent_at <= limit
+            else:
+                lost = resent.sent_at <= again_limit and resent.after <= shown
+            if lost:
                 self._lose(position)
 
     def lose_oldest(self) -> None:
@@ -290,14 +297,16 @@ class Scoreboard:
         for _ in range(min(most, self.lost)):
             position = self._state.find(_LOST, position + 1)
             sequence = self.base + position
-            resent = self._resent.setdefault(sequence, Resent())
-            resent.tries += 1
-            resent.sent_at, resent.after = now, self.next_sequence
             self._state[position] = _FLYING
-            taken.append((self._flight_of(sequence), sequence, resent))
+            taken.append((self._flight_of(sequence), sequence, self._again(sequence, now)))
         self.lost -= len(taken)
         self.flying += len(taken)
         return taken
+
+    def repeat(self, sequence: int, now: float) -> Outstanding:
+        """Return a packet that is sent again without being lost; its acknowledgement then shows no round trip."""
+        self._again(sequence, now)
+        return self._flight_of(sequence).packet(sequence)
 
     def forget_tries(self) -> None:
         """Reset the number of tries of all packets."""
@@ -317,6 +326,13 @@ class Scoreboard:
             self.flying -= 1
         self._state[position] = _LOST
         self.lost += 1
+
+    def _again(self, sequence: int, now: float) -> Resent:
+        """Record that a packet is sent again."""
+        resent = self._resent.setdefault(sequence, Resent())
+        resent.tries += 1
+        resent.sent_at, resent.after = now, self.next_sequence
+        return resent
 
     def _flight_of(self, sequence: int) -> Flight:
         return self._flights[bisect_right(self._flights, sequence, key=_first_of) - 1]

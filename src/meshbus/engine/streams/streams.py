@@ -12,6 +12,7 @@ from meshbus.engine.session.dialect import RANGES_TAG, Level
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.ordering import Released
+from meshbus.engine.streams.partslice import PartSlice
 from meshbus.engine.streams.traffic import Traffic
 from meshbus.errors import LocalProtocolError
 from meshbus.wire.constants import MAX_EVENT, ROUTED_PAYLOAD, STREAM_WINDOW, Subprotocol
@@ -33,6 +34,7 @@ class Streams(Service):
         self._touched: dict[int, Traffic] = {}
         """Traffic that was used since the last refresh: its timers may have changed."""
         self._due: Deadlines[int] = Deadlines()
+        self._slice = PartSlice()
 
     def receive(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
         """Handle a credit grant."""
@@ -43,7 +45,7 @@ class Streams(Service):
         traffic = self._traffic.get(peer.node_id)
         if traffic is None:
             traffic = self._traffic[peer.node_id] = Traffic(
-                peer, counters=self._counters, entropy=self._entropy, loopback=self._settings.loopback
+                peer, self._slice, counters=self._counters, entropy=self._entropy, loopback=self._settings.loopback
             )
         # Any use may change its timers, so they are read again before the next tick.
         self._touched[peer.node_id] = traffic

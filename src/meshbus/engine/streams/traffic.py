@@ -10,8 +10,9 @@ Sending goes one way: `send` queues a leg in the outbox, `pump` takes the turns 
 the link and appends the trains to the output. Confirmations are collected and sent once per batch of received packets
 (`confirm`). Traffic belongs to the peer and outlives its sessions.
 
-Large events must not hold up small ones: few of their parts are on the way to a peer while small events are sent to it, and
-they leave a part of the credit of their stream. They go to peers that agreed on 0x4D0A, and to no other.
+Large events must not hold up small ones: few of their parts are on the way to a peer while small events are sent to it, they
+leave a part of the credit of their stream, and one call sends a slice of them (engine/streams/partslice.py). They go to peers
+that agreed on 0x4D0A, and to no other.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from meshbus.engine.session.peer import Peer
 from meshbus.engine.streams.largeload import LargeLoad
 from meshbus.engine.streams.ordering import Ordering, Released
 from meshbus.engine.streams.outbox import TURN_PACKETS, Leg, Load, Outbox, side_lane
+from meshbus.engine.streams.partslice import SLICE_S, PartSlice
 from meshbus.engine.streams.reliable import Ready, Reliable
+from meshbus.engine.streams.reorder import ACK_PACKETS
 from meshbus.engine.streams.repeating import RepeatedStream, Repeating
 from meshbus.errors import Backpressure, LocalProtocolError, RemoteProtocolError
 from meshbus.names.identity import Entropy
@@ -65,10 +68,11 @@ MAX_MESSAGES = 4096
 """Messages that may wait on the reliable stream of their subprotocol. Our choice, to bound memory."""
 MAX_LARGE_BYTES = 64 << 20
 """Bytes of large messages that may wait for a peer, besides the first one. Our choice: one of the largest size."""
-LARGE_FLIGHT, SHARED_FLIGHT = 64, 7
+LARGE_FLIGHT, SHARED_FLIGHT = 64, ACK_PACKETS
 """Parts that may be on the way to one peer, alone and beside small events. Our choice: as many as a stream begins with on
-loopback, and a train of full packets, so that a small event waits for 57 KB at most. On a long way it is so many for each `TRIP_S`, because
-most of them are then not in a queue, but on the way; credit and congestion control limit them as everything else."""
+loopback, and as many as a receiver acknowledges at once, so that a small event waits for 65 KB at most. On a long way it is
+so many for each `TRIP_S`, because most of them are then not in a queue, but on the way; credit and congestion control limit
+them as everything else."""
 TRIP_S = 0.001
 SHARED_S = 0.1
 """How long after a small event parts make room for the next one. Our choice: ten a second count as a stream of them."""
@@ -102,8 +106,12 @@ BOUNDS = (
 class Traffic:
     """The streams of one peer."""
 
-    def __init__(self, peer: Peer, *, counters: Counters, entropy: Entropy, loopback: bool) -> None:
+    def __init__(
+        self, peer: Peer, part_slice: PartSlice, *, counters: Counters, entropy: Entropy, loopback: bool
+    ) -> None:
+        """Begin; `part_slice` is shared with the traffic of all other peers."""
         self.peer = peer
+        self._slice = part_slice
         self.outbox = Outbox()
         self.reliable = Reliable(peer, counters=counters, entropy=entropy, loopback=loopback)
         self.repeating = Repeating(peer, counters)
@@ -118,7 +126,7 @@ class Traffic:
         self._quiet: Deadlines[int] = Deadlines()
         """When plain streams with losses have been silent for long enough to free what their senders still wait for."""
         self._look_again_at: float | None = None
-        """When to look whether the negotiation that events wait for has ended."""
+        """When to try again what waits for the end of the negotiation, or for the next slice of parts."""
         self._ending: dict[int, None] = {}
         """Reliable streams that end when nothing in the outbox waits for them any more."""
         self._large_bytes = 0
@@ -142,8 +150,10 @@ class Traffic:
 
         What waits for other streams lacks their credit, so it cannot use the turn.
         """
-        if self.outbox.waiting(header.stream_id) or not self.peer.tx_stream(header.stream_id).admits(
-            payload_bytes + PACKET_COST
+        if (
+            self.peer.link.holds
+            or self.outbox.waiting(header.stream_id)
+            or not self.peer.tx_stream(header.stream_id).admits(payload_bytes + PACKET_COST)
         ):
             return False
         return self._room(header, now) > 0
@@ -231,7 +241,7 @@ class Traffic:
 
     def pump(self, now: float, out: Output) -> None:
         """Send what credit and acknowledgements allow, in the order of the outbox; end streams that are empty now."""
-        if len(self.outbox):
+        if len(self.outbox) and not self.peer.link.holds:
             for lane in self.outbox.turns():
                 self._take_turn(lane, now, out)
             if self._ending:
@@ -262,6 +272,7 @@ class Traffic:
                 return
             if large:
                 self._large_streams[header.stream_id] = None
+                self._slice.take(len(part))
             else:
                 self._small_at = now
                 stream.stalled_at = None
@@ -285,7 +296,7 @@ class Traffic:
         """
         for stream_id in self._stalls.over(now):
             stream = self.peer.tx_stream(stream_id)
-            if self.outbox.waiting(stream_id) and stream.may_probe(now):
+            if self.outbox.waiting(stream_id) and stream.may_probe(now) and not self.peer.link.holds:
                 header = Header(stream_id=stream_id, sequence=stream.take(1, 0))
                 out.trains.append(self.peer.link.seal(header, b""))
                 stream.probed(now)
@@ -303,7 +314,7 @@ class Traffic:
             if header.subprotocol_id == Subprotocol.EVENTS and now >= self.peer.settles_at:
                 repeated = self._repeated(header, now)
                 return _UNLIMITED if repeated is None else repeated.room
-            self._look_again_at = now + SETTLE_CHECK_S
+            self._look_again(now + SETTLE_CHECK_S)
             return 0
         return room
 
@@ -322,7 +333,7 @@ class Traffic:
                 ),
             )
         else:
-            self._look_again_at = now + SETTLE_CHECK_S
+            self._look_again(now + SETTLE_CHECK_S)
         return False
 
     def _large_room(self, sending: int, now: float) -> int:
@@ -335,7 +346,15 @@ class Traffic:
             else:
                 del self._large_streams[stream_id]
         most = SHARED_FLIGHT if now - self._small_at < SHARED_S else LARGE_FLIGHT
-        return int(most * max(self.reliable.least_round_trip_s(sending) / TRIP_S, 1.0)) - flying
+        room = int(most * max(self.reliable.least_round_trip_s(sending) / TRIP_S, 1.0)) - flying
+        left = self._slice.left(now)
+        if room > 0 and not left:
+            self._look_again(now + SLICE_S)
+        return min(room, left)
+
+    def _look_again(self, at: float) -> None:
+        """Pump again at a time, if not earlier."""
+        self._look_again_at = at if self._look_again_at is None else min(self._look_again_at, at)
 
     def on_refused(self, refused: Refused) -> None:
         """End the leg of a large event that the peer does not take."""

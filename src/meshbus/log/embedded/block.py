@@ -48,7 +48,11 @@ ALIGNMENT = 8
 _CHECKED_FROM = 16
 
 _FILE = struct.Struct("<4sHHQQQ16sqH6x")
-_BLOCK = struct.Struct("<4sIQQqQII16s")
+FRONT = struct.Struct("<4sIQ")
+"""The start of a block: magic, length and checksum."""
+CHECKED = "QqQII16s"
+"""The rest of its header, which the checksum covers with everything after it."""
+_BLOCK = struct.Struct(FRONT.format + CHECKED)
 _NUMBER = struct.Struct("<q")
 _ZEROS = bytes(8)
 _NUMBERED = (Kind.SAME, Kind.COUNT)
@@ -174,25 +178,6 @@ def pack_block(
         digest.update(part)
     parts[0] = checked[:8] + digest.intdigest().to_bytes(8, "little") + checked[_CHECKED_FROM:]
     return parts
-
-
-def pack_one(
-    first: int,
-    form: Form,
-    offsets: bytes | memoryview,
-    payload: bytes | memoryview,
-    *,
-    key: BlockKey,
-    written_ns: int,
-    durable: int,
-) -> bytes:
-    """Return a block of one event in one buffer: the bytes of `pack_block`, which takes longer for so little."""  # hot
-    kinds, columns = form
-    size = len(payload)
-    body = b"".join((*columns, offsets, payload, _ZEROS[: -size & 7]))
-    checked = _BLOCK.pack(key.magic, len(body), 0, first, written_ns, durable, 1, size, kinds)
-    whole = checked[_CHECKED_FROM:] + body
-    return checked[:8] + xxhash.xxh3_64_intdigest(whole, key.seed).to_bytes(8, "little") + whole
 
 
 def pack_control(first: int, record: bytes, *, key: BlockKey, written_ns: int, durable: int) -> bytes:

@@ -146,14 +146,9 @@ class ReplicaWriter(Writer):
         """Append events of an epoch at the end of the log; without events, record that the epoch starts there."""  # hot
         with self._lock:
             self.check_open()
-            last = self.hot[-1]
-            if first_seq != last.end:
-                raise ValueError(f"events are appended at {last.end}, the end of the log, got {first_seq}")
-            if last.size >= self._seal_bytes and last.end > last.header.first:
-                self._begin_file(now_ns)
-                last = self.hot[-1]
-            if last.size >= self._reserve_at:
-                self._reserve(last.size)
+            if first_seq != self.end:
+                raise ValueError(f"events are appended at {self.end}, the end of the log, got {first_seq}")
+            last = self._make_room(now_ns)
             control, state = b"", self.state
             if epoch != state.epoch:
                 state = state.started(epoch, first_seq)

@@ -17,11 +17,11 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.columns import number
-from meshbus.log.embedded.block import pack_block, pack_cells, pack_one
+from meshbus.log.embedded.block import pack_block, pack_cells
 from meshbus.log.embedded.hot import HotIndex
 from meshbus.log.embedded.logmanifest import Manifest
 from meshbus.log.embedded.marks import Point, end_of
@@ -34,6 +34,9 @@ from meshbus.log.status import LogStats
 
 if TYPE_CHECKING:
     from meshbus.log.backend import Given, OpenOptions
+
+Block: TypeAlias = Sequence[bytes | memoryview]
+"""The buffers of a block, one after the other."""
 
 _NS = 1_000_000_000
 _ONE_BYTES = 8_192
@@ -140,22 +143,24 @@ class Writer:
     ) -> int:
         """Write one block and return the sequence of its first event; see `Backend.append`."""  # hot
         with self._lock:
-            self.check_open()
+            if self.closed or self.problem is not None:
+                self.check_open()
             if not count:
                 return self.end
             last = self.hot[-1]
-            if last.size >= self._seal_bytes and last.end > last.header.first:  # a file without events is never full
-                self._begin_file(now_ns)
-                last = self.hot[-1]
-            if last.size >= self._reserve_at:
-                self._reserve(last.size)
+            if last.size >= self._seal_bytes or last.size >= self._reserve_at:
+                last = self._make_room(now_ns)
             first = last.end
-            block = self._pack(last, count, offsets, data, given, now_ns)
+            if count == 1 and given is None and len(data) <= _ONE_BYTES:
+                block: Block = (self._plain.pack_one(first, data, last.key, now_ns, self.durable),)
+            else:
+                block = self._pack(last, count, offsets, data, given, now_ns)
             size = self._put(block)
             # Visible to snapshots from here on: the block is with the operating system.
             last.add(size, count, now_ns)
-            self.stats.appended += count
-            self.stats.appended_bytes += size
+            stats = self.stats
+            stats.appended += count
+            stats.appended_bytes += size
             self.full = False
             if self._waiting:
                 self._more.notify_all()
@@ -272,15 +277,10 @@ class Writer:
         data: bytes | memoryview,
         given: Given | None,
         now_ns: int,
-    ) -> list[bytes | memoryview]:
+    ) -> Block:
         first, key = last.end, last.key  # a file of an older version is continued in that version
-        if given is not None:
-            form = pack_cells(number(given[0], first), given[1])
-        else:
-            # Most appends give no columns; their form is prepared (log/embedded/plain.py).
-            form = self._plain.pack(first, now_ns)
-            if count == 1 and len(data) <= _ONE_BYTES:
-                return [pack_one(first, form, offsets, data, key=key, written_ns=now_ns, durable=self.durable)]
+        # Most appends give no columns; their form is prepared (log/embedded/plain.py).
+        form = self._plain.pack(first, now_ns) if given is None else pack_cells(number(given[0], first), given[1])
         return pack_block(first, count, form, offsets, data, key=key, written_ns=now_ns, durable=self.durable)
 
     def _sync_files(self) -> None:
@@ -336,6 +336,16 @@ class Writer:
     def _create(self, first: int, now_ns: int) -> tuple[HotIndex, int]:
         return create_hot(self.files, self.folder, self.manifest, first, now_ns)
 
+    def _make_room(self, now_ns: int) -> HotIndex:
+        """Begin a new hot file if the last one is full, reserve space if it is time to, and return the last one."""
+        last = self.hot[-1]
+        if last.size >= self._seal_bytes and last.end > last.header.first:  # a file without events is never full
+            self._begin_file(now_ns)
+            last = self.hot[-1]
+        if last.size >= self._reserve_at:
+            self._reserve(last.size)
+        return last
+
     def _begin_file(self, now_ns: int) -> None:
         try:
             index, handle = self._create(self.end, now_ns)
@@ -356,7 +366,7 @@ class Writer:
         self.begun_at = self._monotonic()
         self._due()  # a complete file can be sealed
 
-    def _put(self, parts: Sequence[bytes | memoryview]) -> int:
+    def _put(self, parts: Block) -> int:
         """Write at the end of the last hot file, all or nothing, and return the number of bytes."""  # hot
         last = self.hot[-1]
         try:

@@ -16,13 +16,13 @@ Packets are written with this by log/packets/parquet.py and events by log/embedd
 from __future__ import annotations
 
 import base64
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from meshbus.log.parquet.checksum import crc32
 from meshbus.log.parquet.encoding import delta, hybrid, index
 from meshbus.log.parquet.runs import Runs, one_run
 from meshbus.log.parquet.thrift import TRUE, Value, byte, i32, i64, sequence, struct, text
@@ -324,7 +324,7 @@ def _bounds(highest: bytes, lowest: bytes) -> dict[int, Value]:
 
 
 def _page_header(kind: int, content: Any, raw: int, field: int, header: Value) -> bytes:
-    checksum = zlib.crc32(content)
+    checksum = crc32(content)
     # Thrift has no unsigned numbers, so the CRC is stored as a signed 32-bit one.
     signed = checksum - (1 << 32) if checksum >> 31 else checksum
     return struct({1: i32(kind), 2: i32(raw), 3: i32(len(content)), 4: i32(signed), field: header})[1]

@@ -262,7 +262,7 @@ class Joiner:
         """Return whether it makes sense to ask a peer again now; one that failed is asked when it recovers."""
         peer = self._live.engine.peers.get(node_id)
         # mesh.md §2.2: a 0.23 node behind a relay is never heard, because it cannot send through it.
-        return peer is not None and peer.health is not Health.FAILED and peer.link.opener.window.next > 0
+        return peer is not None and peer.health is not Health.FAILED and peer.link.seen > 0
 
     def _is_heard(self, peer: Peer) -> bool:
         """Return whether an answer of a peer is worth waiting for."""

@@ -22,6 +22,7 @@ from meshbus.engine.base.packets import Address, Output, Train
 from meshbus.engine.core import Engine
 from meshbus.engine.routes.forward import FORWARDED
 from meshbus.engine.session.link import MAX_TRAIN_PACKETS
+from meshbus.engine.streams.large import PARTS
 from meshbus.node.driving.lanes import Lanes
 from meshbus.node.driving.turns import Turns
 from meshbus.node.driving.udp import MAX_DATAGRAMS, UdpSocket
@@ -150,12 +151,13 @@ class Driver:
             self._take_first(socket, now)
             return
         for _ in range(DRAINS_PER_TURN):
-            # A sender goes on as long as it brings events: anything else comes once a turn.
+            # A sender goes on as long as it brings events: anything else comes once a turn, and so do parts
+            # of large events: the small events of other senders must not wait for many of them.
             if not self._drain(socket) or self.closed or socket.emptied:
                 return
 
     def _drain(self, socket: UdpSocket) -> bool:
-        """Handle what one drain returns; return whether events were in it, for this node or another one."""
+        """Handle what one drain returns; return whether the sender may go on: events were in it, and no parts."""
         began = self.now()
         batch = socket.drain(max_datagrams=self._turns.room(socket, began) or MAX_DATAGRAMS)
         if socket.has_refused:
@@ -179,12 +181,14 @@ class Driver:
     def _handle(
         self, socket: UdpSocket, datagrams: int, began: float, receive: Callable[..., Output], *arguments: object
     ) -> bool:
-        """Pass datagrams to the engine and carry out what follows; return whether events were in them."""
+        """Pass datagrams to the engine and carry out what follows; return whether events were in them, and no parts."""
         counters = self.engine.counters
-        lost, forwarded = counters.lost, counters.get(*FORWARDED)
+        lost, forwarded, parts = counters.lost, counters.get(*FORWARDED), counters.get(*PARTS)
         out = self._call(receive, *arguments)
-        # Appends and what replicas send each other are events too: a member must not fall behind beside a stream.
-        events = bool(out.events) or counters.get(*FORWARDED) > forwarded or any(map(_has_events, out.control))
+        # Appends and what replicas send each other are events too: a member must not fall behind beside a stream. Parts
+        # bring an event, which is there with the last of them.
+        large = counters.get(*PARTS) > parts
+        events = large or bool(out.events) or counters.get(*FORWARDED) > forwarded or any(map(_has_events, out.control))
         self.apply(out)
         refused = 2 * (counters.lost - lost) > datagrams
         ended = self.now()
@@ -193,7 +197,7 @@ class Driver:
             self._stay_awake(ended)
         if self.took is not None:
             self.took(ended - began)
-        return events
+        return events and not large
 
     def _stay_awake(self, now: float) -> None:
         """Keep the loop from sleeping for a while: waking up takes longer than handling a datagram."""

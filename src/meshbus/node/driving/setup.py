@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from meshbus.compute.coordination import IDS as COORDINATED
 from meshbus.config.node import NodeConfig, Unknown
@@ -14,6 +15,7 @@ from meshbus.engine.settings import (
     LivenessConfig,
     NatConfig,
     OpaqueMode,
+    SecureConfig,
 )
 from meshbus.errors import LocalProtocolError
 from meshbus.names.identity import KEY_BYTES
@@ -33,9 +35,13 @@ size. The buffer that our system granted is taken as what peers can buffer too, 
 
 
 def engine_settings(
-    config: NodeConfig, psk: bytes, receive_buffer: int = BUFFER_BYTES, bound: object = None
+    config: NodeConfig,
+    psk: bytes,
+    receive_buffer: int = BUFFER_BYTES,
+    bound: object = None,
+    pins: Mapping[int, bytes] | None = None,
 ) -> EngineSettings:
-    """Return the engine's settings for a configuration, and for the receive buffer and address that were granted."""
+    """Return the engine's settings for a configuration, what the system granted it, and the pins of earlier runs."""
     local = config.bind.host in {"127.0.0.1", "::1", "localhost"}
     packet = config.max_packet or (MAX_DATAGRAM - ROUTE_BYTES if local else NETWORK_PACKET)
     return EngineSettings(
@@ -52,6 +58,7 @@ def engine_settings(
         announce=AnnounceConfig(channels=config.announce_channels),
         directory=DirectoryConfig(require_signed=config.require_signed_announcements),
         nat=NatConfig(bind=numeric(bound), public_address=numeric(config.public_address)),
+        secure=SecureConfig(mode=config.secure, pins=pins or {}),
         opaque=OpaqueMode.COMPATIBLE if config.unknown_subprotocols is Unknown.DELIVER else OpaqueMode.STRICT,
         ack_timeout_s=config.membership_ack_timeout_s,
         max_channels_per_peer=config.max_channels_per_peer,

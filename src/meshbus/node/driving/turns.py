@@ -2,8 +2,10 @@
 
 A flood takes as much time as its sender has: refusing a packet costs about as much as sending it, and a peer's messages
 within its limits cost more. While some neighbor brings events (for this node, or to forward), a buffer whose last drain
-brought none is a *guest*: its drains are short, and it waits for some times as long as its last drain took. What it cannot
-hold meanwhile is dropped by the kernel, which costs this node nothing. While no events come in, nobody waits.
+brought none is a *guest*: its drains are short, and it gets a share of the time. It may be ahead of its share by a
+millisecond, so that a few acknowledgements or messages, which every peer sends, never wait; beyond that it waits until the
+share has paid for all that it took. What the buffer cannot hold meanwhile is dropped by the kernel, which costs this
+node nothing. While no events come in, nobody waits.
 """
 
 from __future__ import annotations
@@ -21,13 +23,16 @@ MAX_WAIT_S = 0.25
 """The longest wait, whatever a drain took: far below the shortest timer of the protocol."""
 GUEST_S = 0.001
 """How long the drain of a guest should take: less than a stream waits before it takes a pause for a loss."""
+AHEAD_S = 0.001
+"""How far a guest may be ahead of its share before it waits. Our choice: asyncio cannot wait for less, and the drain of an
+acknowledgement takes a tenth of it."""
 FIRST_DATAGRAMS, GUEST_DATAGRAMS = 2, 64
 """Datagrams of a drain of a guest: half of what it begins with, and the most."""
 
 
 class _Guest(NamedTuple):
-    until: float
-    """When it may be drained again."""
+    paid_at: float
+    """When its share has paid for what it took."""
     room: int
     """How many datagrams may be drained then."""
 
@@ -46,7 +51,8 @@ class Turns:
         if not self._guests:
             return 0.0
         guest = self._guest(queue, now)
-        return 0.0 if guest is None else max(guest.until - now, 0.0)
+        ahead_s = 0.0 if guest is None else guest.paid_at - now
+        return ahead_s if ahead_s > AHEAD_S else 0.0
 
     def room(self, queue: Hashable, now: float) -> int | None:
         """Return how many datagrams may be drained; None if there is no limit."""
@@ -65,7 +71,10 @@ class Turns:
         # At most twice as many as before: the next ones may be of a kind that costs far more.
         most = min(2 * (FIRST_DATAGRAMS if last is None else last.room), GUEST_DATAGRAMS)
         room = most if took <= 0 else int(min(max(GUEST_S * datagrams / took, 1), most))
-        self._guests[queue] = _Guest(ended + min(took * (1 / share - 1), MAX_WAIT_S), room)
+        # What it took while nobody brought events is forgiven: nobody waited for it.
+        due = self._guest(queue, began)
+        paid_at = (began if due is None else max(due.paid_at, began)) + took / share
+        self._guests[queue] = _Guest(min(paid_at, ended + MAX_WAIT_S), room)
 
     def forget(self, queue: Hashable) -> None:
         """Remove a buffer that was closed."""

@@ -20,6 +20,7 @@ from meshbus.wire.frames import columns_of, decode_frames, encode_frames
 from meshbus.wire.header import Header, pack_header
 from meshbus.wire.headerbatch import read_headers
 from meshbus.wire.keys import Role, derive_keys
+from meshbus.wire.messages.large import encode_parts, join_parts
 from meshbus.wire.route import RouteHeader, pack_route
 from meshbus.wire.routebatch import alike_run, count_hop, read_routes, routed_stretch
 
@@ -43,6 +44,8 @@ def warm() -> None:
         assert run is not None
         plain = receiver.open_run(batch.data, batch.starts, run).plain
         decode_frames(plain, run.places, run.lengths, run.counts)
+    parts = encode_parts(fixed, 64, 0, 3, 0)
+    join_parts(parts.data, parts.bounds[:-1], np.diff(parts.bounds), np.empty_like(fixed), 0)
     _warm_forwarding()
 
 

@@ -12,6 +12,7 @@ from meshbus.engine.session.peer import Health, Peer
 from meshbus.names.nodename import NAME_KEY, is_node_name
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.capability import CapabilitySet
+from meshbus.wire.constants import Subprotocol
 
 GATEWAY_KEY = "gateway"
 """The key of the announced metadata by which a gateway tells that it is one. A label, like a name: nothing is decided by it."""
@@ -37,6 +38,8 @@ class PeerInfo(msgspec.Struct, frozen=True):
     """The name that it announces."""
     dialect: Level | None = None
     """Which form of the net-mesh wire it was seen to use in this session; None while nothing has shown it."""
+    secure: bool = False
+    """Whether only the two nodes have the keys of the session."""
 
 
 def info_of(peer: Peer) -> PeerInfo:
@@ -48,12 +51,13 @@ def info_of(peer: Peer) -> PeerInfo:
         peer.health,
         peer.claims.subnet,
         tags,
-        bool(peer.negotiated.compatible),
+        bool(peer.negotiated.compatible - {Subprotocol.SECURE}),
         peer.link.session_id,
         bool(peer.link.route),
         Nat.of_tags(tags),
         name_in(peer.claims.capabilities),
         peer.dialect.level,
+        peer.link.epoch > 0,
     )
 
 

@@ -37,9 +37,12 @@ def rows_of(records: Sequence[bytes]) -> tuple[Events, Columns]:  # hot: bench_r
 
 
 def _columns_of(heads: NDArray[np.void]) -> Columns:
-    origins = heads["origin"]
-    same = bool((origins == origins[0]).all())
-    return {"ts_ns": heads["ts_ns"], "origin": int(origins[0]) if same else origins.view(np.int64)}
+    # As one number where it is one: a batch is published at one moment, and the log stores and seals that in no time.
+    times, origins = heads["ts_ns"], heads["origin"]
+    return {
+        "ts_ns": int(times[0]) if (times == times[0]).all() else times,
+        "origin": int(origins[0]) if (origins == origins[0]).all() else origins.view(np.int64),
+    }
 
 
 def records_of(events: Sequence[LogEvent]) -> tuple[bytes, ...]:

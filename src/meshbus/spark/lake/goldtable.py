@@ -18,29 +18,52 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from meshbus.log.schema import Column, Table
-from meshbus.spark.lake.charts import table_of
+from meshbus.spark.lake.charts import Chart
 from meshbus.spark.lake.formats.parquetfile import fit, row_schema
 from meshbus.spark.lake.tableschema import Layer, TableSpec
 
 if TYPE_CHECKING:
+    from meshbus.spark.lake.narrow import Scan
     from meshbus.spark.lake.subscribercount import PrefixSubscription
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
 """All rows of a gold table, as the report reads them."""
+Scans: TypeAlias = "Callable[[str], Scan | None]"
+"""Opens a table that has a row for each event, to be read in part; None if it has no files."""
+
+
+def no_scans(_: str) -> None:
+    """Open nothing: the tables with a row for each event are not at hand."""
 
 
 def _no_facts(_: Rows) -> dict[str, int]:
     return {}
 
 
+class Drawn(msgspec.Struct, frozen=True):
+    """What the report shows of a gold table, in this order."""
+
+    charts: tuple[Chart, ...] = ()
+    """Figures (spark/lake/charts.py); none if there is nothing to draw."""
+    notes: tuple[str, ...] = ()
+    """Sentences, as plain text."""
+    rows: Rows = ()
+    """Rows of a table; the names of the columns are those of the first row."""
+
+
+def _table_only(rows: Rows, _: Scans) -> Drawn:
+    return Drawn(rows=rows)
+
+
 class Section(msgspec.Struct, frozen=True):
-    """How the report shows a gold table."""
+    """How the report and notebooks show a gold table."""
 
     title: str
+    """The question that it answers."""
     empty: str
     """Text shown instead of the rows when there are none."""
-    draw: Callable[[Rows], str] = table_of
-    """Returns HTML for at least one row; must escape every value (spark/lake/charts.py does)."""
+    draw: Callable[[Rows, Scans], Drawn] = _table_only
+    """Returns what to show for at least one row, in which nodes have their names (spark/lake/named.py)."""
     facts: Callable[[Rows], Mapping[str, int]] = _no_facts
     """Returns numbers for the summary at the top of the report, by label."""
 

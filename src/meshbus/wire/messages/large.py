@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
+from meshbus import jit
 from meshbus.errors import Fault, MalformedPacket
 from meshbus.wire.constants import MAX_LARGE_EVENT
 from meshbus.wire.frames import Packed
@@ -21,6 +22,9 @@ from meshbus.wire.layout import Layout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Places = NDArray[np.int64]
 
 _PART = Layout("part", "<II")
 _REFUSED = Layout("refused event", "<BQQII")
@@ -31,6 +35,7 @@ _REFUSED_KIND = 1
 
 PART_HEAD = _PART.size
 """8: what each part adds to its bytes."""
+_HEAD_BYTES = np.arange(PART_HEAD)
 REQUEST_OVERHEAD = 512
 """Bytes by which a message may be larger than the payload that it carries: a head and a channel name."""
 MAX_MESSAGE = MAX_LARGE_EVENT + REQUEST_OVERHEAD
@@ -100,6 +105,20 @@ def decode_part(payload: Buffer) -> Part:
     return Part(size, offset, body)
 
 
+def read_heads(data: Bytes, starts: Places) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """Return size and offset of parts that are long enough to have them."""
+    heads = data[starts[:, np.newaxis] + _HEAD_BYTES].view(_SIZE_AND_OFFSET)
+    return heads[:, 0], heads[:, 1]
+
+
+def join_parts(data: Bytes, starts: Places, lengths: Places, event: Bytes, filled: int) -> int:  # hot: bench_large
+    """Write parts to their place in an event, as long as each continues it, and return how many did.
+
+    `filled` is how much of the event is there already. Parts that are malformed continue nothing.
+    """
+    return _join.run(jit.writable(data), starts, lengths, event, filled)
+
+
 def encode_refused(message: Refused) -> bytes:
     """Write a refusal."""
     number = _NO_NUMBER if message.number is None else message.number
@@ -113,3 +132,33 @@ def decode_refused(event: Buffer) -> Refused:
         raise MalformedPacket("refused event", Fault.UNKNOWN_KIND, f"kind {view[0]}")
     _, stream_id, number, size, limit = _REFUSED.unpack(view)
     return Refused(stream_id=stream_id, number=None if number == _NO_NUMBER else number, size=size, limit=limit)
+
+
+def _join_reference(data: Bytes, starts: Places, lengths: Places, event: Bytes, filled: int) -> int:
+    view, target = data.data, event.data
+    for row, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+        try:
+            part = decode_part(view[start : start + length])
+        except MalformedPacket:
+            return row
+        end = filled + len(part.body)
+        if part.size != len(event) or part.offset != filled:
+            return row
+        target[filled:end] = part.body
+        filled = end
+    return len(starts)
+
+
+@jit.kernel(_join_reference)
+def _join(data: Bytes, starts: Places, lengths: Places, event: Bytes, filled: int) -> int:
+    source, target, size = data.ctypes.data, event.ctypes.data, len(event)
+    for i in range(len(starts)):
+        start, body = starts[i], lengths[i] - PART_HEAD
+        # An event is never larger than MAX_MESSAGE, so a part of its size is not either.
+        if body <= 0 or start < 0 or start + lengths[i] > len(data) or filled + body > size:
+            return i
+        if jit.load_u32(source + start) != size or jit.load_u32(source + start + 4) != filled:
+            return i
+        jit.copy_bytes(target + filled, source + start + PART_HEAD, body)
+        filled += body
+    return len(starts)

@@ -37,6 +37,8 @@ EVENT_COST = SIZE_BYTES
 """4: what an event of a DATA message costs in addition to its payload."""
 DATA_HEAD = _DATA.size
 """93: what a DATA message has before the sizes of its events."""
+DATA_PREV_AT, DATA_FIRST_AT = 49, 81
+"""Where in it the epoch before its first event is, and the sequence of that event."""
 MAX_MESSAGE = ROUTED_PAYLOAD - FRAME_PREFIX_BYTES
 """8086: the longest message, so that it passes a relay too."""
 DATA_ROOM = MAX_MESSAGE - DATA_HEAD

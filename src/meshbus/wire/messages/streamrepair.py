@@ -32,6 +32,11 @@ class StreamNack(msgspec.Struct, frozen=True, kw_only=True):
     bitmap: int = 0
     """Bit `i` is set if `next_expected + 1 + i` is missing too."""
 
+    @property
+    def last(self) -> int:
+        """The highest sequence that is named; something above it arrived."""
+        return self.next_expected + self.bitmap.bit_length()
+
     def missing(self) -> Iterator[int]:
         """Yield the missing sequences, lowest first."""
         yield self.next_expected

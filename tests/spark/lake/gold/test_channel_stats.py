@@ -1,11 +1,14 @@
 """Per-minute statistics equal those of plain Python, and extreme numbers fail no query."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from meshbus.spark.lake.gold.channel_stats import TABLE
+from meshbus.spark.lake.goldtable import no_scans
 from tests.spark import oracle
-from tests.spark.counted import counted, rows_of
+from tests.spark.counted import Unread, counted, rows_of, scanned
+from tests.spark.figure import values
 from tests.spark.oracle import assert_alike
 
 START = datetime(2026, 11, 15, 23, 0, tzinfo=UTC)
@@ -63,10 +66,29 @@ def test_a_duplicate_in_a_minute_without_events_makes_no_row() -> None:
 
 def test_the_section_draws_a_line_for_each_channel() -> None:
     rows = [
-        {"channel": channel, "window_start": START.replace(minute=minute), "events": minute, "bytes": 8, "hour": "h"}
+        {
+            "channel": channel,
+            "window_start": START.replace(minute=minute),
+            "events": minute,
+            "bytes": 8,
+            "hour": "h",
+            "publishers": 1,
+            "events_per_s": minute / 60,
+        }
         for channel in ("a", "b")
         for minute in range(3)
     ]
-    text = TABLE.section.draw(rows)
-    assert text.count("<polyline") == 2
+    (chart,) = TABLE.section.draw(rows, no_scans).charts
+    assert {row["name"] for row in values(chart)} == {"a", "b"}
     assert TABLE.section.facts(rows) == {"events": 6, "bytes": 48, "channels": 2, "hours": 1}
+
+
+def test_the_section_shows_seconds_if_all_events_are_within_half_an_hour(tmp_path: Path) -> None:
+    times = [START + timedelta(seconds=second) for second in (0, 0, 1, 9)]
+    events = [{"channel": "a", "recv_ts": at, "recv_ts_ns": round(at.timestamp()) * 10**9} for at in times]
+    rows = [{"channel": "a", "window_start": START, "events": 4, "bytes": 8, "publishers": 1, "events_per_s": 4 / 60}]
+    scan = scanned(tmp_path, "silver.events", rows_of("silver.events", events))
+    (chart,) = TABLE.section.draw(rows, lambda _: scan).charts
+    assert [row["value"] for row in values(chart)] == [2.0, 1.0, None, 1.0]
+    late = [*rows, {**rows[0], "window_start": START + timedelta(hours=1)}]
+    assert TABLE.section.draw(late, lambda _: Unread()).charts, "minutes are enough"

@@ -5,8 +5,11 @@ from typing import Any
 
 from meshbus.policy.fate import Fate
 from meshbus.spark.lake.gold.denials import TABLE
+from meshbus.spark.lake.goldtable import no_scans
+from meshbus.spark.lake.named import NamedId
 from tests.spark import oracle
 from tests.spark.counted import counted, rows_of
+from tests.spark.figure import values
 from tests.spark.oracle import as_set
 from tests.spark.world import World
 
@@ -22,7 +25,13 @@ def test_an_unknown_reason_is_shown_by_its_code() -> None:
     assert (found["reason"], found["packets"], found["bytes"]) == ("code_9999", 4, 40)
 
 
-def test_the_section_sums_by_reason() -> None:
-    rows = [{"reason": "subnet_local", "packets": packets} for packets in (2, 3)]
-    assert ">5</text>" in TABLE.section.draw(rows)
-    assert TABLE.section.facts(rows) == {"packets denied": 5}
+def test_the_section_sums_by_reason_and_publisher_and_explains_reasons() -> None:
+    known = {"reason": "subnet_local", "bytes": 1, "channel": None, "peer": None, "recorder": 1, "hour": "h"}
+    rows = [{**known, "origin": NamedId.of(5, "rover"), "packets": packets} for packets in (2, 3)]
+    rows.append({**known, "reason": "code_9999", "origin": 6, "packets": 1})
+    shown = TABLE.section.draw(rows, no_scans)
+    found = {(row["name"], row["part"]): row["count"] for row in values(shown.charts[0]) if "part" in row}
+    assert found == {("subnet_local", "rover"): 5, ("code_9999", f"{6:016x}"): 1}
+    assert shown.notes[0] == "code_9999: a reason of a later version"
+    assert "must not leave its subnet" in shown.notes[1]
+    assert TABLE.section.facts(rows) == {"packets denied": 6}

@@ -1,13 +1,17 @@
 """Ranges of any order and overlap are combined, and what lies between them is missing."""
 
+from datetime import UTC, datetime, timedelta
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from meshbus.spark.lake.gold.gaps import TABLE
+from meshbus.spark.lake.goldtable import no_scans
 from meshbus.spark.lake.numbering import Numbering
 from meshbus.spark.lake.stretches import COLUMNS, runs_of
 from tests.spark import oracle
-from tests.spark.counted import rows_of
+from tests.spark.counted import rows_of, scanned
+from tests.spark.figure import values
 from tests.spark.oracle import as_set
 from tests.spark.world import World
 
@@ -73,20 +77,46 @@ def test_what_nothing_numbers_is_not_measured_and_never_complete() -> None:
     rows: list[dict[str, Any]] = [{}, {"session_id": 1}, {"session_id": 1, "packet_seq": 2**61 + 1, "event_index": 0}]
     assert measured([*rows, {"pub_seq": 2**60 + 5}]) == [("publisher", 1, None), ("unnumbered", 3, None)]
     rows = [{"kind": "unnumbered", "events": 3, **dict.fromkeys(("missing", "duplicates", "reordered"))}]
-    text = TABLE.section.draw(rows)
-    assert "Not measured: 3 events" in text
-    assert "complete" not in text
+    (note,) = TABLE.section.draw(rows, no_scans).notes
+    assert "Not measured: 3 events" in note
+    assert "complete" not in note
+
+
+WHOLE = {
+    "kind": "publisher", "channel": "whole", "log_id": b"L" * 16, "origin": 5, "session_id": None, "events": 4,
+    "missing": 0, "holes": 0, "first_missing": None, "last_missing": None, "duplicates": 0, "reordered": 0,
+}  # fmt: skip
+BROKEN = {**WHOLE, "channel": "broken", "missing": 7, "holes": 1}
 
 
 def test_the_section_lists_only_what_is_incomplete() -> None:
-    whole = {"kind": "publisher", "channel": "whole", "missing": 0, "duplicates": 0, "reordered": 0}
-    broken = {**whole, "channel": "broken", "missing": 7}
-    expired = {**broken, "kind": "log"}
-    lost = {**broken, "kind": "stream", "missing": 4}
-    assert "No gaps: 2 logs, publishers and streams" in TABLE.section.draw([whole, whole])
-    text = TABLE.section.draw([whole, broken, lost])
-    assert "broken (events)" in text
-    assert "broken (packets)" in text
-    assert "whole" not in text
-    facts = TABLE.section.facts([whole, broken, expired, lost])
+    expired = {**BROKEN, "kind": "log"}
+    lost = {**BROKEN, "kind": "stream", "missing": 4}
+    assert "No gaps: 2 logs, publishers and streams" in TABLE.section.draw([WHOLE, WHOLE], no_scans).notes[0]
+    shown = TABLE.section.draw([WHOLE, lost, BROKEN], no_scans)
+    assert [(row["channel"], row["what"]) for row in shown.rows] == [("broken", "events"), ("broken", "packets")]
+    assert not shown.charts
+    assert "When they were lost is not known" in shown.notes[0]
+    facts = TABLE.section.facts([WHOLE, BROKEN, expired, lost])
     assert facts == {"events missing": 7, "best-effort packets missing": 4}
+
+
+def test_gaps_are_drawn_between_the_events_around_them(tmp_path: Path) -> None:
+    start = datetime(2026, 11, 15, 23, 0, tzinfo=UTC)
+    known = {"channel": "broken", "log_id": b"L" * 16, "origin": 5}
+    events = [
+        {**known, "pub_seq": number, "recv_ts": start + timedelta(seconds=second)}
+        for second, number in enumerate((0, 1, 9, 10, 20))
+    ]
+    others = [
+        {**known, "origin": 6, "pub_seq": 4},
+        {**known, "log_id": b"M" * 16, "pub_seq": 5},
+        {**known, "pub_seq": None},
+    ]
+    scan = scanned(tmp_path, "bronze.events", rows_of("bronze.events", [*events, *others]))
+    (chart,) = TABLE.section.draw([BROKEN], lambda _: scan).charts
+    found = [
+        (row["begin"] / 1000 - start.timestamp(), row["end"] / 1000 - start.timestamp(), row["detail"])
+        for row in values(chart)
+    ]
+    assert found == [(1, 2, "7 missing from number 2"), (3, 4, "9 missing from number 11")]

@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from meshbus.spark.lake.gold.latency import TABLE
+from meshbus.spark.lake.goldtable import no_scans
+from meshbus.spark.lake.named import NamedId
 from tests.spark import oracle
 from tests.spark.counted import counted, rows_of
+from tests.spark.figure import values
 from tests.spark.oracle import assert_alike
 
 START = datetime(2026, 11, 15, 23, 0, tzinfo=UTC)
@@ -79,3 +82,29 @@ def test_without_times_or_clocks_nothing_is_claimed() -> None:
     assert rows.keys() == {"plain", "timed"}
     assert {value for name, value in rows["plain"].items() if name.endswith("_us")} == {None}
     assert (rows["timed"]["latency_p50_us"], rows["timed"]["delay_p50_us"]) == (0.0, None)
+
+
+def test_the_section_shows_delays_and_marks_where_clocks_were_not_compared() -> None:
+    unknown = {name.name: None for name in TABLE.columns if name.name.endswith("_us")}
+    base = {
+        "channel": "a",
+        "origin": NamedId.of(1, "robot"),
+        "recorder": NamedId.of(2, "base"),
+        "hour": "h",
+        "events": 5,
+    }
+    timed = {"timed": 5, "latency_p50_us": 9_000.0, "latency_p95_us": 9_500.0, "latency_p99_us": 9_900.0}
+    delays = {"delay_p50_us": 1_000.0, "delay_p95_us": 2_000.0, "delay_p99_us": 3_000.0}
+    rows = [
+        {**unknown, **base, **timed, **delays},
+        {**unknown, **base, **timed, "channel": "b"},
+        {**unknown, **base, "channel": "c", "timed": 0},
+    ]
+    shown = TABLE.section.draw(rows, no_scans)
+    found = {(row["name"], row["percentile"]): row["value"] for row in values(shown.charts[0]) if "value" in row}
+    assert found["a: robot → base", "p99"] == 3.0
+    assert found["b: robot → base (clocks not compared)", "p50"] == 9.0
+    assert len(found) == 6
+    assert shown.notes[1] == "Not measured: 5 events do not carry the time of their publication."
+    nothing = TABLE.section.draw(rows[2:], no_scans)
+    assert (nothing.charts, len(nothing.notes)) == ((), 1)

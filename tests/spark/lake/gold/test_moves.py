@@ -4,7 +4,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from meshbus.spark.lake.gold.moves import TABLE
+from meshbus.spark.lake.goldtable import no_scans
 from tests.spark.counted import rows_of
+from tests.spark.figure import values
 
 START = datetime(2026, 11, 17, 21, 0, tzinfo=UTC)
 SECOND = 1_000_000_000
@@ -54,7 +56,9 @@ def test_a_move_that_failed_is_a_row_with_its_reason() -> None:
     assert (failed["failure"], moved["failure"]) == ("it was too late", None)
     assert moved["arrived"] == moved["ended"]
     assert TABLE.section.facts([failed, moved, failed]) == {"moves of daemons": 1, "moves of daemons that failed": 2}
-    assert "it was too late" in TABLE.section.draw([failed])
+    shown = TABLE.section.draw([failed], no_scans)
+    assert shown.rows[0]["failure"] == "it was too late"
+    assert "failed to move" in {row["kind"] for row in values(shown.charts[0])}
 
 
 def test_without_moves_there_are_no_rows() -> None:
@@ -63,11 +67,13 @@ def test_without_moves_there_are_no_rows() -> None:
 
 
 def test_the_section_lists_moves_in_their_order() -> None:
-    same = {"origin": 70, "source": 1, "target": 2, "seconds": 0.25, "failure": None, "arrived": START}
+    same = {"origin": 70, "source": 1, "target": 2, "seconds": 0.25, "failure": None, "arrived": START, "began": START}
     rows = [
         {**same, "ended": START + timedelta(seconds=1), "daemon": "later"},
         {**same, "ended": START, "daemon": "a<b"},
     ]
-    text = TABLE.section.draw(rows)
-    assert text.index("a&lt;b") < text.index("later")
+    shown = TABLE.section.draw(rows, no_scans)
+    assert [row["daemon"] for row in shown.rows] == ["a<b", "later"]
+    lives = {row["kind"] for row in values(shown.charts[0])}
+    assert lives == {f"{1:016x}", "moving", f"{2:016x}"}
     assert TABLE.section.facts(rows) == {"moves of daemons": 2}

@@ -4,7 +4,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from meshbus.spark.lake.gold.replication_lag import TABLE
+from meshbus.spark.lake.goldtable import no_scans
 from tests.spark.counted import Unread, counted, rows_of, scanned
+from tests.spark.figure import title, values
 
 START = datetime(2026, 11, 15, 23, 0, tzinfo=UTC)
 
@@ -36,3 +38,25 @@ def test_replicas_are_compared_with_the_first(tmp_path: Path) -> None:
         )
         for row in found
     ) == [(0, 1, 15, 14, 0, 0.0), (0, 2, 15, 14, 0, 500.0), (1, 1, 15, 29, 0, 0.0), (1, 2, 5, 19, 10, 500.0)]
+
+
+def test_the_section_shows_the_worst_minute_and_the_lag_over_time() -> None:
+    start = datetime(2026, 11, 15, 23, 0, tzinfo=UTC)
+    row = {
+        "channel": "a",
+        "recorder": 1,
+        "window_start": start,
+        "events": 4,
+        "behind": 0,
+        "delay_p50_us": 0.0,
+        "delay_p99_us": 1_000.0,
+    }
+    (delays,) = TABLE.section.draw([row], no_scans).charts
+    assert {one["value"] for one in values(delays) if "value" in one} == {0.0, 1.0}
+    later = {**row, "window_start": start + timedelta(minutes=1), "behind": 7, "delay_p99_us": 5_000.0}
+    shown = TABLE.section.draw([row, later], no_scans)
+    delays, behind = shown.charts
+    assert {one["value"] for one in values(delays) if "value" in one} == {0.0, 5.0}
+    assert title(behind).endswith("?")
+    assert [one["value"] for one in values(behind)] == [0, 7]
+    assert [one["behind"] for one in shown.rows] == [7, 0]

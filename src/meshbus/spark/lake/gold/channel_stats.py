@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshbus.log.schema import Column, ColumnType
 from meshbus.spark.lake import charts
-from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
-from meshbus.spark.lake.grouping import Groups, stacked
+from meshbus.spark.lake.goldtable import Drawn, GoldTable, Rows, Scans, Section
+from meshbus.spark.lake.grouping import Groups, added, stacked
 from meshbus.spark.lake.percentiles import ROUNDED, named_percentiles
 from meshbus.spark.lake.tableschema import CHANNEL, WINDOW_S, WINDOW_START
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 
 def channel_stats(events: Any, latencies: Any) -> Any:
@@ -41,11 +37,49 @@ def channel_stats(events: Any, latencies: Any) -> Any:
     return stats.filter(pc.is_valid(stats["events"]))
 
 
-def _draw(rows: Rows) -> str:
-    series: dict[str, list[tuple[datetime, int]]] = defaultdict(list)
+_TITLE = "How many events arrived, and when?"
+_FINE_S, _FINE_EVENTS = 1800.0, 2_000_000
+"""A chart shows seconds if all events are within half an hour and few enough to be counted one by one."""
+
+
+def _draw(rows: Rows, scans: Scans) -> Drawn:
+    seconds = _seconds(rows, scans)
+    counts, finest_s = (_minutes(rows), WINDOW_S) if seconds is None else (seconds, 1)
+    chart = charts.rates(counts, finest_s, title=_TITLE, unit="events", what="channel")
+    return Drawn((chart,), rows=_by_channel(rows))
+
+
+def _minutes(rows: Rows) -> list[charts.Count]:
+    return [charts.Count(row["channel"], row["window_start"].timestamp(), row["events"]) for row in rows]
+
+
+def _seconds(rows: Rows, scans: Scans) -> list[charts.Count] | None:
+    """Count events by second; None if they are too many, too far apart, or not at hand."""
+    import pyarrow.compute as pc
+
+    starts = [row["window_start"] for row in rows]
+    long = (max(starts) - min(starts)).total_seconds() > _FINE_S
+    if long or sum(row["events"] for row in rows) > _FINE_EVENTS or (silver := scans("silver.events")) is None:
+        return None
+    events = silver.rows(["channel", "recv_ts_ns"], None)
+    keys = {"channel": events["channel"], "second": pc.divide(events["recv_ts_ns"], 10**9)}
+    found = added(keys, {"events": (None, "count_all")})
+    return [charts.Count(row["channel"], row["second"], row["events"]) for row in found.to_pylist()]
+
+
+def _by_channel(rows: Rows) -> list[dict[str, Any]]:
+    """Return a row for each channel: what it carried, and its fastest minute."""
+    found: dict[str, dict[str, Any]] = {}
     for row in rows:
-        series[row["channel"]].append((row["window_start"], row["events"]))
-    return charts.lines(series, "channels")
+        one = found.setdefault(
+            row["channel"],
+            {"channel": row["channel"], "events": 0, "bytes": 0, "publishers": 0, "per_s_in_busiest_minute": 0.0},
+        )
+        one["events"] += row["events"]
+        one["bytes"] += row["bytes"]
+        one["publishers"] = max(one["publishers"], row["publishers"])
+        one["per_s_in_busiest_minute"] = max(one["per_s_in_busiest_minute"], row["events_per_s"])
+    return sorted(found.values(), key=lambda one: (-one["events"], one["channel"]))
 
 
 def _facts(rows: Rows) -> dict[str, int]:
@@ -85,5 +119,5 @@ TABLE = GoldTable(
     query="""\
 SELECT channel, max(events_per_s) AS events_per_s, max(latency_p99_us) AS latency_p99_us
 FROM gold_channel_stats GROUP BY channel ORDER BY events_per_s DESC LIMIT 10""",
-    section=Section("Events per minute", "No events have been read.", _draw, _facts),
+    section=Section(_TITLE, "No events have been read.", _draw, _facts),
 )

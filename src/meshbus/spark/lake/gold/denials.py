@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from meshbus.log.schema import Column, ColumnType
 from meshbus.policy.fate import Fate
 from meshbus.policy.reason import RECORDED
 from meshbus.spark.lake import charts
-from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
+from meshbus.spark.lake.goldtable import Drawn, GoldTable, Rows, Scans, Section
 from meshbus.spark.lake.grouping import added
+from meshbus.spark.lake.named import label
 from meshbus.spark.lake.tableschema import ORIGIN
 
 
@@ -33,12 +35,29 @@ def _word(code: int) -> str:
     return RECORDED[code].word if code in RECORDED else f"code_{code}"
 
 
-def _draw(rows: Rows) -> str:
-    reasons: dict[str, int] = defaultdict(int)
+_TITLE = "What was dropped, why, and whose was it?"
+
+
+def _draw(rows: Rows, _: Scans) -> Drawn:
+    parts: dict[tuple[str, str], int] = defaultdict(int)
     for row in rows:
-        reasons[row["reason"]] += row["packets"]
-    ranked = sorted(rows, key=lambda row: -row["packets"])
-    return charts.bars(sorted(reasons.items(), key=lambda item: -item[1])) + charts.table_of(ranked)
+        parts[row["reason"], label(_publisher(row))] += row["packets"]
+    chart = charts.stacked_bars(parts, title=_TITLE, unit="packets", what="publisher")
+    sentences = {reason.word: reason.sentence for reason in RECORDED.values()}
+    notes = tuple(
+        f"{word}: {sentences.get(word, 'a reason of a later version')}" for word in sorted({one for one, _ in parts})
+    )
+    shown = [
+        {"reason": row["reason"], "channel": row["channel"], "publisher": _publisher(row), "peer": row["peer"],
+         "dropped_by": row["recorder"], "hour": row["hour"], "packets": row["packets"], "bytes": row["bytes"]}
+        for row in sorted(rows, key=lambda row: -row["packets"])
+    ]  # fmt: skip
+    return Drawn((chart,), notes, shown)
+
+
+def _publisher(row: Mapping[str, Any]) -> int | None:
+    """Return the origin of dropped packets; control messages have none."""
+    return row["origin"] or None
 
 
 def _facts(rows: Rows) -> dict[str, int]:
@@ -66,5 +85,5 @@ TABLE = GoldTable(
     query="""\
 SELECT reason, channel, hex(peer) AS peer, sum(packets) AS packets
 FROM gold_denials GROUP BY reason, channel, peer ORDER BY packets DESC LIMIT 10""",
-    section=Section("Denials", "No drops have been recorded.", _draw, _facts),
+    section=Section(_TITLE, "No drops have been recorded.", _draw, _facts),
 )

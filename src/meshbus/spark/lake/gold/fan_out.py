@@ -95,6 +95,6 @@ TABLE = GoldTable(
     query="""\
 SELECT channel, max(subscribers) AS subscribers, sum(deliveries) AS deliveries, sum(receipts) AS receipts
 FROM gold_fan_out GROUP BY channel ORDER BY deliveries DESC LIMIT 10""",
-    section=Section("Fan-out", "No events have been read."),
+    section=Section("How many subscribers did events have, and what arrived?", "No events have been read."),
     with_subscriptions=True,
 )

@@ -6,14 +6,16 @@ channel starts at its clock in each run, and the packets of a stream are numbere
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshbus.log.schema import Column, ColumnType
 from meshbus.spark.lake import charts
-from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
+from meshbus.spark.lake.goldtable import Drawn, GoldTable, Rows, Scans, Section
 from meshbus.spark.lake.grouping import Groups, numbered
+from meshbus.spark.lake.named import label
 from meshbus.spark.lake.stretches import BY_PUBLISHER, BY_STREAM, UNNUMBERED, WHOSE
 from meshbus.spark.lake.tableschema import CHANNEL, NUMBERED_BY, NUMBERED_IN, SEEN_IN_LOG
 from meshbus.wire.messages.reliable import CLOCK_NUMBERS
@@ -79,29 +81,82 @@ def _reach_before(groups: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray
     return np.append(reach[:1], reach[:-1])
 
 
-def _draw(rows: Rows) -> str:
+_TITLE = "What is missing, and when was it lost?"
+_UNITS = {"log": "expired from a log", BY_PUBLISHER: "events", BY_STREAM: "packets"}
+_NUMBERS = {"log": "seq", BY_PUBLISHER: "pub_seq", BY_STREAM: "packet_seq"}
+"""The column of bronze.events with the numbers of each kind."""
+_PLACED = 20
+"""Rows of the table whose gaps are placed in time: those with the most missing numbers."""
+_READ = 1_000_000
+"""Most events of a row of the table that are read to place its gaps."""
+_SPANS = 200
+"""Gaps that are drawn for each row: more would overlap."""
+
+
+def _draw(rows: Rows, scans: Scans) -> Drawn:
     wrong = [row for row in rows if row["missing"] or row["duplicates"] or row["reordered"]]
-    unmeasured = sum(row["events"] for row in rows if row["missing"] is None)
-    notes = ""
-    if unmeasured:
-        notes = charts.note(
-            f"Not measured: {unmeasured:,} events have no numbers that show whether others are missing."
-        )
     measured = sum(row["missing"] is not None for row in rows)
-    if not wrong:
-        complete = charts.note(
+    notes = []
+    if measured and not wrong:
+        notes.append(
             f"No gaps: {measured} logs, publishers and streams are complete and in order between the first and the last"
             " number that was seen."
         )
-        return (complete if measured else "") + notes
+    if unmeasured := sum(row["events"] for row in rows if row["missing"] is None):
+        notes.append(f"Not measured: {unmeasured:,} events have no numbers that show whether others are missing.")
     wrong.sort(key=lambda row: (-row["missing"], -row["duplicates"], row["channel"]))
-    missing = [
-        (f"{row['channel']} ({_UNITS.get(row['kind'], 'events')})", row["missing"]) for row in wrong if row["missing"]
-    ]
-    return charts.bars(missing) + charts.table_of(wrong) + notes
+    holes = [row for row in wrong if row["missing"]]
+    spans = [span for row in holes[:_PLACED] for span in _spans(row, scans)]
+    if holes and not spans:
+        notes.append("When they were lost is not known: the events around them are not in the tables.")
+    if any(row["holes"] > _SPANS for row in holes):
+        notes.append(f"Of each row of the table, the {_SPANS} longest gaps are drawn.")
+    drawn = (charts.timeline(spans, title=_TITLE, what="missing"),) if spans else ()
+    return Drawn(drawn, tuple(notes), [_shown(row) for row in wrong])
 
 
-_UNITS = {"log": "expired from a log", BY_PUBLISHER: "events", BY_STREAM: "packets"}
+def _spans(row: Mapping[str, Any], scans: Scans) -> Iterator[charts.Span]:
+    """Yield when each range of missing numbers was lost: between the events before and after it."""
+    bronze = scans("bronze.events")
+    if bronze is None or row["events"] > _READ:
+        return
+    column = _NUMBERS[row["kind"]]
+    found = bronze.rows([column, "recv_ts"], _condition(row, column)).sort_by(column)
+    numbers, times = found[column].to_numpy(), found["recv_ts"].to_pylist()
+    before, after = numbers[:-1], numbers[1:]
+    # Compared and not subtracted: the difference of two extreme numbers exceeds 64 bits.
+    places = np.flatnonzero((after > before) & (after - 1 != before))
+    longest = np.argsort(before[places].astype(float) - after[places].astype(float), kind="stable")[:_SPANS]
+    for place in sorted(places[longest].tolist()):
+        count = int(after[place]) - int(before[place]) - 1
+        # Numbers may have arrived out of order.
+        begin, end = sorted((times[place], times[place + 1]))
+        name = f"{row['channel']} of {label(row['origin'])}" if row["origin"] is not None else row["channel"]
+        yield charts.Span(
+            name, begin, end, _UNITS[row["kind"]], f"{count:,} missing from number {int(before[place]) + 1:,}"
+        )
+
+
+def _condition(row: Mapping[str, Any], column: str) -> Any:
+    """Return which events have the numbers of a row of the table."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    where = pc.field("channel") == row["channel"]
+    where &= pc.field("log_id") == pa.scalar(row["log_id"], pa.binary(16))
+    where &= pc.field(column).is_valid()
+    for name in ("origin", "session_id"):
+        if row[name] is not None:
+            where &= pc.field(name) == int(row[name])
+    return where
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("events", "missing", "holes", "first_missing", "last_missing", "duplicates", "reordered")
+    return {
+        "what": _UNITS[row["kind"]], "channel": row["channel"],
+        "publisher": "all" if row["kind"] == "log" else row["origin"], **{name: row[name] for name in kept}
+    }  # fmt: skip
 
 
 def _facts(rows: Rows) -> dict[str, int]:
@@ -148,6 +203,6 @@ TABLE = GoldTable(
     query="""\
 SELECT kind, channel, hex(origin) AS origin, missing, holes, duplicates, reordered
 FROM gold_gaps WHERE missing > 0 ORDER BY missing DESC LIMIT 10""",
-    section=Section("Gaps", "No events have been read.", _draw, _facts),
+    section=Section(_TITLE, "No events have been read.", _draw, _facts),
     hourly=False,
 )

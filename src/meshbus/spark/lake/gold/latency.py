@@ -9,6 +9,7 @@ far as the recorder knew: nodes measure the clocks of their peers and write them
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
@@ -16,9 +17,11 @@ import numpy as np
 
 from meshbus.log.census import FactKind
 from meshbus.log.schema import Column, ColumnType
-from meshbus.spark.lake.goldtable import GoldTable, Section
+from meshbus.spark.lake import charts
+from meshbus.spark.lake.goldtable import Drawn, GoldTable, Rows, Scans, Section
 from meshbus.spark.lake.grouping import Groups, latest, numbered, stacked
 from meshbus.spark.lake.minutes import MINUTE_NS
+from meshbus.spark.lake.named import label
 from meshbus.spark.lake.percentiles import ROUNDED, named_percentiles
 from meshbus.spark.lake.tableschema import CHANNEL, ORIGIN
 
@@ -74,6 +77,45 @@ def _clocks_of(counts: Any, census: Any) -> list[Any]:
     return [known[name].take(pa.array(place, mask=place < 0)) for name in ("clock_offset_ns", "clock_error_ns")]
 
 
+_TITLE = "How long were events on the way?"
+
+
+def _draw(rows: Rows, _: Scans) -> Drawn:
+    found = [_percentiles(row) for row in _longest_hours(rows)]
+    notes = [
+        "A difference of clocks that was measured is left out. Where it was not, the times include it, and are marked."
+    ]
+    if unmeasured := sum(row["events"] - (row["timed"] or 0) for row in rows):
+        notes.append(f"Not measured: {unmeasured:,} events do not carry the time of their publication.")
+    known = [one for one in found if one.p50 is not None]
+    drawn = (charts.percentiles(known, title=_TITLE),) if known else ()
+    shown = [
+        {"channel": row["channel"], "publisher": row["origin"], "receiver": row["recorder"], "hour": row["hour"],
+         "events": row["events"], "timed": row["timed"],
+         **{name: row[name] for kind in ("delay_", "latency_", "clock_") for name in row if name.startswith(kind)}}
+        for row in rows
+    ]  # fmt: skip
+    return Drawn(drawn, tuple(notes if known else notes[1:]), shown)
+
+
+def _longest_hours(rows: Rows) -> list[Mapping[str, Any]]:
+    """Return the hour with the most measured events of each channel, publisher and receiver."""
+    found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for row in rows:
+        key = row["channel"], row["origin"], row["recorder"]
+        if key not in found or (row["timed"] or 0) > (found[key]["timed"] or 0):
+            found[key] = row
+    return list(found.values())
+
+
+def _percentiles(row: Mapping[str, Any]) -> charts.Percentiles:
+    measured = "delay" if row["delay_p50_us"] is not None else "latency"
+    mark = "" if measured == "delay" else " (clocks not compared)"
+    name = f"{row['channel']}: {label(row['origin'])} → {label(row['recorder'])}{mark}"
+    p50, p95, p99 = (row[f"{measured}_{which}_us"] for which in ("p50", "p95", "p99"))
+    return charts.Percentiles(name, *(None if value is None else value / 1000 for value in (p50, p95, p99)))
+
+
 _MEASURED = f"in microseconds; null if no event carries the time of its publication; {ROUNDED}"
 
 TABLE = GoldTable(
@@ -120,5 +162,5 @@ TABLE = GoldTable(
 SELECT channel, publisher.name AS publisher, receiver.name AS receiver, delay_p50_us, clock_offset_us, clock_error_us
 FROM gold_latency AS l LEFT JOIN gold_nodes AS publisher ON l.origin = publisher.origin
 LEFT JOIN gold_nodes AS receiver ON l.recorder = receiver.node_id ORDER BY delay_p99_us DESC LIMIT 10""",
-    section=Section("Latency", "No received events have been read."),
+    section=Section(_TITLE, "No received events have been read.", _draw),
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 from meshbus.log.census import FactKind
 from meshbus.log.schema import Column, ColumnType
 from meshbus.spark.lake import charts
-from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
+from meshbus.spark.lake.goldtable import Drawn, GoldTable, Rows, Scans, Section
+from meshbus.spark.lake.named import label
 
 
 def moves(census: Any) -> Any:
@@ -44,13 +48,50 @@ def _move(begun: dict[str, Any] | None, ended: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def _draw(rows: Rows) -> str:
+_TITLE = "Where did daemons run, and when did they move?"
+_MOVING, _FAILED = "moving", "failed to move"
+
+
+def _draw(rows: Rows, _: Scans) -> Drawn:
+    ordered = sorted(rows, key=lambda row: (row["ended"], row["origin"]))
+    by_daemon: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in ordered:
+        by_daemon[row["origin"]].append(row)
+    first, last = min(map(_began, rows)), max(row["ended"] for row in rows)
+    # Where a daemon was before its first move and after its last is shown too, for a moment.
+    margin = max((last - first) / 10, timedelta(seconds=1))
+    spans = [span for moved in by_daemon.values() for span in _life(moved, first - margin, last + margin)]
     shown = [
-        {"ended": row["ended"], "daemon": row["daemon"], "origin": row["origin"], "source": row["source"],
-         "target": row["target"], "seconds": row["seconds"], "failure": row["failure"]}
-        for row in sorted(rows, key=lambda row: (row["ended"], row["origin"]))
+        {"ended": row["ended"], "daemon": _name(row), "source": row["source"], "target": row["target"],
+         "seconds": row["seconds"], "failure": row["failure"]}
+        for row in ordered
     ]  # fmt: skip
-    return charts.table_of(shown)
+    return Drawn((charts.timeline(spans, title=_TITLE, what="node"),), rows=shown)
+
+
+def _life(moves: list[Mapping[str, Any]], begin: datetime, end: datetime) -> Iterator[charts.Span]:
+    """Yield where a daemon was, from the first to the last that is known of it."""
+    name, since, node = _name(moves[0]), begin, moves[0]["source"]
+    for move in moves:
+        began, failed = _began(move), move["arrived"] is None
+        if began > since:
+            yield charts.Span(name, since, began, label(node))
+        way = f"{label(move['source'])} → {label(move['target'])}"
+        yield charts.Span(
+            name, began, move["ended"], _FAILED if failed else _MOVING, f"{way} {move['failure'] or ''}".strip()
+        )
+        since, node = move["ended"], move["source"] if failed else move["target"]
+    yield charts.Span(name, since, end, label(node))
+
+
+def _began(row: Mapping[str, Any]) -> datetime:
+    """Return when a move began, or at the latest, if that is not known."""
+    began: datetime = row["began"] or row["ended"]
+    return began
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return row["daemon"] or label(row["origin"])
 
 
 def _facts(rows: Rows) -> dict[str, int]:
@@ -86,6 +127,6 @@ TABLE = GoldTable(
 SELECT m.daemon, source.name AS source, target.name AS target, m.arrived, m.seconds, m.failure
 FROM gold_moves AS m LEFT JOIN gold_nodes AS source ON m.source = source.node_id
 LEFT JOIN gold_nodes AS target ON m.target = target.node_id ORDER BY m.ended""",
-    section=Section("Moves of daemons", "No daemon has moved.", _draw, _facts),
+    section=Section(_TITLE, "No daemon has moved.", _draw, _facts),
     hourly=False,
 )

@@ -6,9 +6,9 @@ from typing import Any
 
 from meshbus.log.census import FactKind
 from meshbus.log.schema import Column, ColumnType
-from meshbus.spark.lake import charts
-from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
+from meshbus.spark.lake.goldtable import Drawn, GoldTable, Rows, Scans, Section
 from meshbus.spark.lake.grouping import Groups
+from meshbus.spark.lake.named import subnet_label
 
 
 def nodes(census: Any) -> Any:
@@ -38,13 +38,13 @@ def nodes(census: Any) -> Any:
     return seen
 
 
-def _draw(rows: Rows) -> str:
+def _draw(rows: Rows, _: Scans) -> Drawn:
     shown = [
-        {"node_id": row["node_id"], "name": row["name"], "subnet": charts.subnet_label(row["subnet"]),
-         "origin": row["origin"], "first_seen": row["first_seen"], "last_seen": row["last_seen"]}
+        {"name": row["name"], "subnet": subnet_label(row["subnet"]), "first_seen": row["first_seen"],
+         "last_seen": row["last_seen"], "node_id": row["node_id"], "origin": row["origin"]}
         for row in sorted(rows, key=lambda row: (row["name"] or "~", row["node_id"]))
     ]  # fmt: skip
-    return charts.table_of(shown)
+    return Drawn(rows=shown)
 
 
 def _facts(rows: Rows) -> dict[str, int]:
@@ -82,6 +82,6 @@ TABLE = GoldTable(
     query="""\
 SELECT name, hex(node_id) AS node_id, hex(origin) AS origin, first_seen, last_seen
 FROM gold_nodes ORDER BY name, node_id""",
-    section=Section("Nodes", "No node has written what it knows.", _draw, _facts),
+    section=Section("Which nodes are there?", "No node has written what it knows.", _draw, _facts),
     hourly=False,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshbus.log.schema import Column, ColumnType
-from meshbus.spark.lake.goldtable import GoldTable, Section
+from meshbus.spark.lake import charts
+from meshbus.spark.lake.goldtable import Drawn, GoldTable, Rows, Scans, Section
 from meshbus.spark.lake.grouping import Groups, added, stacked
 from meshbus.spark.lake.minutes import start_of_hour, start_of_minute
-from meshbus.spark.lake.tableschema import CHANNEL, WINDOW_START
+from meshbus.spark.lake.named import label
+from meshbus.spark.lake.tableschema import CHANNEL, WINDOW_S, WINDOW_START
 
 if TYPE_CHECKING:
     from meshbus.spark.lake.narrow import Scan
@@ -66,6 +69,33 @@ def _compared(log: Mapping[str, Any], rows: Any) -> Any:
     return stats
 
 
+_TITLE = "Which replicas were behind, and by how long?"
+
+
+def _draw(rows: Rows, _: Scans) -> Drawn:
+    levels: dict[str, dict[float, float]] = defaultdict(dict)
+    worst: dict[str, charts.Percentiles] = {}
+    for row in rows:
+        name = f"{row['channel']} at {label(row['recorder'])}"
+        levels[name][row["window_start"].timestamp()] = row["behind"]
+        p50, p99 = row["delay_p50_us"] / 1000, row["delay_p99_us"] / 1000
+        if name not in worst or p99 > (worst[name].p99 or 0.0):
+            worst[name] = charts.Percentiles(name, p50, None, p99)
+    drawn = [
+        charts.percentiles(worst.values(), title=_TITLE, unit="milliseconds behind the first replica, worst minute")
+    ]
+    # In a single minute a line is a point.
+    if len({row["window_start"] for row in rows}) > 1:
+        title = "How many events had each replica still to get?"
+        drawn.append(charts.levels(levels, WINDOW_S, title=title, unit="events behind", what="replica"))
+    shown = [
+        {"channel": row["channel"], "replica": row["recorder"], "minute": row["window_start"], "events": row["events"],
+         "behind": row["behind"], "delay_p50_us": row["delay_p50_us"], "delay_p99_us": row["delay_p99_us"]}
+        for row in sorted(rows, key=lambda row: (-row["behind"], -row["delay_p99_us"]))
+    ]  # fmt: skip
+    return Drawn(tuple(drawn), rows=shown)
+
+
 TABLE = GoldTable(
     name="replication_lag",
     doc="Delay of each replica of a log behind the first replica that has an event, per minute; only replicated logs.",
@@ -92,5 +122,5 @@ TABLE = GoldTable(
     query="""\
 SELECT channel, hex(recorder) AS recorder, max(behind) AS behind, max(delay_p99_us) AS delay_p99_us
 FROM gold_replication_lag GROUP BY channel, recorder ORDER BY behind DESC LIMIT 10""",
-    section=Section("Replication lag", "No log with replicas has been read."),
+    section=Section(_TITLE, "No log with replicas has been read.", _draw),
 )

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshbus.log.schema import Column, ColumnType
-from meshbus.spark.lake import charts
-from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
+from meshbus.spark.lake.goldtable import Drawn, GoldTable, Rows, Scans, Section
 from meshbus.spark.lake.grouping import Groups, added
 from meshbus.spark.lake.tableschema import ORIGIN
 
@@ -36,13 +35,16 @@ def top_talkers(events: Any) -> Any:
     return ranked.append_column("rank", ranks).filter(pc.less_equal(ranks, TALKERS))
 
 
-def _draw(rows: Rows) -> str:
+_TITLE = "Who published the most?"
+
+
+def _draw(rows: Rows, _: Scans) -> Drawn:
     sums: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     for row in rows:
         sums[row["origin"]][0] += row["events"]
         sums[row["origin"]][1] += row["bytes"]
     ranked = sorted(sums.items(), key=lambda item: -item[1][1])
-    return charts.table_of([{"origin": origin, "events": events, "bytes": size} for origin, (events, size) in ranked])
+    return Drawn(rows=[{"publisher": origin, "events": events, "bytes": size} for origin, (events, size) in ranked])
 
 
 TABLE = GoldTable(
@@ -62,5 +64,5 @@ TABLE = GoldTable(
     query="""\
 SELECT hex(origin) AS origin, sum(events) AS events, sum(bytes) AS bytes
 FROM gold_top_talkers GROUP BY origin ORDER BY bytes DESC LIMIT 10""",
-    section=Section("Top talkers", "No events have been read.", _draw),
+    section=Section(_TITLE, "No events have been read.", _draw),
 )

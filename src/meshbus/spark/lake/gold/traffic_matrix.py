@@ -8,8 +8,9 @@ from typing import Any
 from meshbus.log.schema import Column, ColumnType
 from meshbus.policy.fate import Fate
 from meshbus.spark.lake import charts
-from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
+from meshbus.spark.lake.goldtable import Drawn, GoldTable, Rows, Scans, Section
 from meshbus.spark.lake.grouping import added, stacked
+from meshbus.spark.lake.named import subnet_label
 
 
 def traffic_matrix(events: Any, packets: Any) -> Any:
@@ -27,27 +28,43 @@ def traffic_matrix(events: Any, packets: Any) -> Any:
     return added({name: both[name] for name in keys}, {name: (pc.fill_null(both[name], 0), "sum") for name in counts})
 
 
-def _draw(rows: Rows) -> str:
+_JUDGED = "What did gateways pass and drop between subnets?"
+_ARRIVED = "Between which subnets did events arrive?"
+
+
+def _draw(rows: Rows, _: Scans) -> Drawn:
     arrived, forwarded, dropped = (_by_pair(rows, name) for name in ("events", "forwarded", "dropped"))
-    judged = {pair for pair in forwarded if forwarded[pair] or dropped[pair]}
-    parts = [charts.note("Rows are source subnets, columns are destination subnets.")]
+    judged = [
+        charts.Cell(*pair, forwarded[pair], dropped[pair]) for pair in forwarded if forwarded[pair] or dropped[pair]
+    ]
+    logged = [charts.Cell(*pair, count) for pair, count in arrived.items() if count]
+    drawn = []
     if judged:
-        passed = {pair: forwarded[pair] for pair in judged}
-        parts.append(
-            charts.note("Packets that gateways judged: forwarded, and below it dropped. The redder, the more.")
-        )
-        parts.append(charts.heat_map(passed, {pair: dropped[pair] for pair in judged}, "packets"))
-    if any(arrived.values()):
-        parts.append(charts.note("Events that arrived and were logged."))
-        parts.append(charts.heat_map({pair: count for pair, count in arrived.items() if count}, None, "events"))
-    return "".join(parts)
+        drawn.append(charts.matrix(judged, title=_JUDGED, unit="packets"))
+    if logged:
+        drawn.append(charts.matrix(logged, title=_ARRIVED, unit="events"))
+    return Drawn(tuple(drawn), rows=_by_channel(rows))
 
 
 def _by_pair(rows: Rows, name: str) -> dict[tuple[str, str], int]:
     sums: dict[tuple[str, str], int] = defaultdict(int)
     for row in rows:
-        sums[charts.subnet_label(row["src"]), charts.subnet_label(row["dst"])] += row[name]
+        sums[subnet_label(row["src"]), subnet_label(row["dst"])] += row[name]
     return sums
+
+
+def _by_channel(rows: Rows) -> list[dict[str, Any]]:
+    """Return a row for each pair of subnets and channel, over all hours."""
+    counts = ("events", "bytes", "forwarded", "dropped")
+    sums: dict[tuple[str, str, str | None], dict[str, int]] = defaultdict(lambda: dict.fromkeys(counts, 0))
+    for row in rows:
+        one = sums[subnet_label(row["src"]), subnet_label(row["dst"]), row["channel"]]
+        for name in counts:
+            one[name] += row[name]
+    return [
+        {"from": source, "to": dest, "channel": channel, **sums[source, dest, channel]}
+        for source, dest, channel in sorted(sums, key=lambda key: [str(part) for part in key])
+    ]
 
 
 TABLE = GoldTable(
@@ -78,5 +95,5 @@ TABLE = GoldTable(
     query="""\
 SELECT hex(src) AS src, hex(dst) AS dst, sum(forwarded) AS forwarded, sum(dropped) AS dropped
 FROM gold_traffic_matrix GROUP BY src, dst ORDER BY dropped DESC LIMIT 10""",
-    section=Section("Traffic between subnets", "No traffic has been read.", _draw),
+    section=Section(_JUDGED, "No traffic has been read.", _draw),
 )
