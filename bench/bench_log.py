@@ -50,6 +50,7 @@ READ_EVENTS = 200_000
 HUGE = 1 << 40
 """Large enough that nothing is sealed while appends are measured."""
 BATCH_CLAIM = 5.0
+SINGLE_CLAIM = 1.0
 SCAN_CLAIM = 1.5
 SEAL_EVENTS, SEAL_BYTES = 3e6, 0.8e9
 """Goals of sealing per second: events of 64 B, and bytes of payloads of 1 KiB."""
@@ -69,7 +70,8 @@ def run(quick: bool) -> list[Table]:
                 singles.append([size, policy, *_columns(found, ONE, 1e-3)])
                 found = compare(many, seconds=_little(seconds, size), rounds=rounds)
                 batches.append([size, policy, *_columns(found, MANY, 1.0)])
-    claims = [row for size in SIZES for row in _batch_claims(size, seconds, rounds, appends)]
+    claims = [_single_claim(size, seconds, rounds, appends) for size in SIZES]
+    claims += [row for size in SIZES for row in _batch_claims(size, seconds, rounds, appends)]
     sealed = {size: seals(size, appends) for size in SIZES}
     for size, each in sealed.items():
         claims += _seal_claims(size, each)
@@ -358,6 +360,16 @@ def _batch_claims(size: int, seconds: float, rounds: int, repeats: int) -> Itera
     yield _claim(size, "append_batch of an Arrow column, times net-mesh", times["Arrow"], at_least=BATCH_CLAIM)
     yield _claim(size, "append_batch of a list, times net-mesh", times["list"])
     yield _claim(size, "bare file write, times net-mesh", times["file"])
+
+
+def _single_claim(size: int, seconds: float, rounds: int, repeats: int) -> list[Cell]:
+    """Repeat the comparison of single appends, with new files each time."""
+    ratios = []
+    for _ in range(repeats):
+        with contenders(size, "never") as (one, _many):
+            found = compare({name: one[name] for name in ("net-mesh", "meshbus")}, seconds=seconds, rounds=rounds)
+        ratios.append(found["meshbus"].median_ns / found["net-mesh"].median_ns)
+    return _claim(size, "append of one event, time of net-mesh's", ratios, at_most=SINGLE_CLAIM)
 
 
 def _claim(

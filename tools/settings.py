@@ -1,4 +1,4 @@
-"""Write docs/settings.md: every setting of a node and of a pipeline, from the types that read them.
+"""Write docs/settings.md: every setting of a node, of a policy and of a pipeline, from the types that read them.
 
     python -m tools.settings
 
@@ -19,8 +19,9 @@ import msgspec
 from meshbus.cli.config import plain
 from meshbus.config.edge import EdgeEntry
 from meshbus.config.loader import describe
-from meshbus.config.node import ChannelEntry, ExportEntry, NodeConfig, PeerEntry
+from meshbus.config.node import ChannelEntry, NodeConfig, PeerEntry
 from meshbus.config.otel import OtelEntry
+from meshbus.config.policy import ChannelRule, ExportEntry, GatewayEntry, PolicyConfig
 from meshbus.config.spelling import READERS
 from meshbus.config.subscription import SubscriptionEntry
 from meshbus.config.web import WebEntry
@@ -70,6 +71,11 @@ NODE = (
     Section("`[[subnet_rules]]`", "Rules that assign peers to subnets; the first match wins.", SubnetRule),
     Section("`[[level_rules]]`", "Rules that set single levels of the subnet of a peer.", LevelRule),
 )
+POLICY = (
+    Section("Policy", "Keys at the top of the file that `policy_file` of a node names.", PolicyConfig),
+    Section("`[[channels]]` of a policy", "One entry for each channel or prefix.", ChannelRule),
+    Section("`[[gateways]]` of a policy", "One entry for each gateway.", GatewayEntry),
+)
 PIPELINE = (
     Section("Pipeline", "The file of `meshbus pipeline run`.", PipelineConfig),
     Section("`[[channels]]` of a pipeline", "How the payloads of a channel are decoded.", Declaration),
@@ -79,17 +85,25 @@ PIPELINE = (
 
 def page() -> str:
     """Return docs/settings.md."""
-    return "\n".join([_HEAD, *(_section(section) for section in (*NODE, *PIPELINE))])
+    return "\n".join([_HEAD, *(_section(section) for section in (*NODE, *POLICY, *PIPELINE))])
 
 
 def meanings(kind: type[msgspec.Struct]) -> dict[str, str]:
     """Return the text below each field of a struct, on one line; fields without one are missing."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):  # a struct may add fields to another one
+        if issubclass(one, msgspec.Struct) and one is not msgspec.Struct:
+            found |= dict(_texts(_class(one)))
+    return found
+
+
+def _class(kind: type) -> ast.ClassDef:
     (found,) = (
         node
         for node in ast.parse(inspect.getsource(inspect.getmodule(kind) or kind)).body
         if isinstance(node, ast.ClassDef) and node.name == kind.__name__
     )
-    return dict(_texts(found))
+    return found
 
 
 def _texts(node: ast.ClassDef) -> Iterator[tuple[str, str]]:

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.funnel.load import CHANNELS, RAW_BYTES
+from meshbus.node.driving.warmup import warm
 from meshbus.node.node import Node
 
 if TYPE_CHECKING:
@@ -176,4 +177,5 @@ def _say(value: object) -> None:
 
 
 if __name__ == "__main__":
+    warm()
     asyncio.run(publish_node() if sys.argv[1] == "publish" else log_node(sys.argv[2]))

@@ -36,6 +36,7 @@ from meshbus.engine.base.packets import PacketBatch
 from meshbus.log.reader import LogReader
 from meshbus.names.channel import ChannelName
 from meshbus.node.driving.udp import UdpSocket
+from meshbus.node.driving.warmup import warm
 from meshbus.node.node import Node
 from meshbus.wire.constants import Subprotocol
 
@@ -329,8 +330,10 @@ def main(arguments: list[str]) -> None:
     """Play a role, or run the whole."""
     match arguments:
         case ["publish"]:
+            warm()
             asyncio.run(publish())
         case ["suffer", address, public_key, folder]:
+            warm()
             asyncio.run(suffer(address, public_key, folder))
         case ["attack", address, public_key, node_id, other, harmless]:
             attack(address, public_key, node_id, other, harmless)

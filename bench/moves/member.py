@@ -19,6 +19,7 @@ from bench.child import serve, tell
 from meshbus.compute.daemon import DaemonEvent
 from meshbus.node.channels.subscription import Subscription
 from meshbus.node.driving.tasks import TaskOwner
+from meshbus.node.driving.warmup import warm
 from meshbus.node.node import Node
 
 PSK = "42" * 32
@@ -162,4 +163,5 @@ class _Member:
 
 
 if __name__ == "__main__":
+    warm()
     asyncio.run(main(*sys.argv[1:]))

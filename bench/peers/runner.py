@@ -175,11 +175,11 @@ def measure(case: Case, *, timeout_s: float = TIMEOUT_S) -> Run:
 
 
 def compare(cases: Mapping[str, Case], *, rounds: int = 3) -> dict[str, Summary]:
-    """Run all cases in interleaved rounds."""
+    """Run all cases in interleaved rounds, every second one in the reverse order."""
     runs: dict[str, list[Run]] = {name: [] for name in cases}
-    for _ in range(rounds):
-        for name, case in cases.items():
-            runs[name].append(measure(case))
+    for number in range(rounds):
+        for name in list(cases)[:: -1 if number % 2 else 1]:
+            runs[name].append(measure(cases[name]))
     return {name: Summary(case, runs[name]) for name, case in cases.items()}
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from bench.child import serve, tell
 from bench.replicated.contender import Load, Mode, drive
 from meshbus.errors import MeshError, ReplicationError
+from meshbus.node.driving.warmup import warm
 from meshbus.node.node import Node
 
 PSK = "42" * 32
@@ -82,4 +83,5 @@ class _Member:
 
 
 if __name__ == "__main__":
+    warm()
     asyncio.run(main(*sys.argv[1:]))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from meshbus.config.daemon import DaemonEntry
     from meshbus.config.edge import EdgeEntry
     from meshbus.config.node import NodeConfig
+    from meshbus.config.policy import PolicyConfig
     from meshbus.config.subscription import SubscriptionEntry
     from meshbus.edge.bridge import Bridge
     from meshbus.edge.hub import PubSubHub
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from meshbus.node.daemons.daemoninfo import DaemonInfo, DaemonInput, DaemonLine, DaemonMove, DaemonState
     from meshbus.node.daemons.daemons import Daemons
     from meshbus.node.node import Node
+    from meshbus.node.peers.noticelog import PolicyChanged, PolicyRefused
     from meshbus.node.peers.redial import DialState, PeerUnreachable
     from meshbus.node.replicas.replicastatus import ReplicaMemberStatus, ReplicaStatus
     from meshbus.policy.assign import LevelPolicy, LevelRule, SubnetPolicy, SubnetRule
@@ -99,6 +101,7 @@ _HOMES = {
         "meshbus.config.daemon": "DaemonEntry",
         "meshbus.config.edge": "EdgeEntry",
         "meshbus.config.node": "NodeConfig",
+        "meshbus.config.policy": "PolicyConfig",
         "meshbus.config.subscription": "SubscriptionEntry",
         "meshbus.edge.bridge": "Bridge",
         "meshbus.edge.hub": "PubSubHub",
@@ -126,6 +129,7 @@ _HOMES = {
         "meshbus.node.daemons.daemons": "Daemons",
         "meshbus.node.node": "Node",
         "meshbus.node.channels.publisher": "ChannelPublisher",
+        "meshbus.node.peers.noticelog": "PolicyChanged PolicyRefused",
         "meshbus.node.peers.redial": "DialState PeerUnreachable",
         "meshbus.node.replicas.replicastatus": "ReplicaMemberStatus ReplicaStatus",
         "meshbus.node.channels.subscription": "Subscription WhenFull",
@@ -229,6 +233,9 @@ __all__ = [
     "PeerUnreachable",
     "PermissionToken",
     "PipelineError",
+    "PolicyChanged",
+    "PolicyConfig",
+    "PolicyRefused",
     "ProtocolError",
     "PubSubHub",
     "PublishConfig",

@@ -29,6 +29,7 @@ from meshbus.compute.daemon import DaemonFactory
 from meshbus.compute.groups import GroupSpec
 from meshbus.compute.heldchain import LostBranch
 from meshbus.config.node import NodeConfig
+from meshbus.config.policy import PolicyConfig
 from meshbus.engine.base.batch import Event, EventBatch
 from meshbus.engine.channels.publish import WAIT_S, PublishConfig, PublishReport
 from meshbus.engine.session.negotiate import Profile
@@ -53,6 +54,7 @@ from meshbus.node.options import NodeOptions
 from meshbus.node.peers.info import PeerInfo
 from meshbus.node.peers.noticelog import Notice
 from meshbus.node.peers.redial import DialInfo
+from meshbus.node.policies.keeper import Via
 from meshbus.node.replicas.replicastatus import ReplicaStatus
 from meshbus.node.replicas.replicaverify import ReplicaRange
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
@@ -709,7 +711,10 @@ class Node:
         self._running.call(lambda: self._node.send(node_id, *events))
 
     def announce(self, capabilities: CapabilitySet) -> None:
-        """Announce what this node can do, to its peers and to those that connect later; the configured name is added."""
+        """Announce what this node can do, to its peers and to those that connect later; the configured name is added.
+
+        A gateway adds that it is one.
+        """
         self._running.call(lambda: self._node.announce(capabilities))
 
     def announce_chain(self, chain: int | str, *, tip: int | None = None) -> None:
@@ -732,6 +737,32 @@ class Node:
     def set_channel_configs(self, registry: ChannelConfigRegistry | None) -> None:
         """Set the policies of this node's channels; current subscribers are checked again at once."""
         self._running.call(lambda: self._node.set_channel_configs(registry))
+
+    @property
+    def policy(self) -> PolicyConfig:
+        """The policy in force: channels, subnets, exports, gateways and trusted issuers."""
+        return self._running.call(lambda: self._node.policy)
+
+    @property
+    def policy_hash(self) -> str | None:
+        """SHA-256 of the policy file in force; None if this node has none."""
+        return self._running.call(lambda: self._node.policy_hash)
+
+    @property
+    def policy_version(self) -> int | None:
+        """The version of the signed policy in force; None if it is not signed."""
+        return self._running.call(lambda: self._node.policy_version)
+
+    def apply_policy(
+        self, path: Path | str | None = None, *, by: str | None = None, via: Via = Via.APPLY
+    ) -> tuple[str, ...]:
+        """Apply the policy of a file, or read `policy_file` again; return what changed, in words.
+
+        It takes effect at one moment, and no session ends. The policy of another file is copied to `policy_file`. Raises
+        ConfigError, and changes nothing, if the policy is not valid or this node has no `policy_file`. `by` is the user
+        that the history names, by default the user of this process.
+        """
+        return self._running.run(self._node.apply_policy(path, by=by, via=via))
 
     def add_token(self, token: PermissionToken | Iterable[PermissionToken]) -> None:
         """Add a token or a chain of tokens: presented to publishers that require one, and used for our own publishing."""

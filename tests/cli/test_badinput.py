@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from meshbus.cli.exit import Exit
-from meshbus.keyfile import create_psk
+from meshbus.keyfile import create_identity, create_psk
 from tests.cli.conftest import Meshbus
 
 KEY = "11" * 32
@@ -117,6 +117,18 @@ key show none.toml
 key show broken.toml
 key psk short.key
 token show none.token
+policy valdate x
+policy diff none.toml
+policy diff broken.toml
+policy diff empty.toml --replay none
+policy diff empty.toml --replay none --recorder robot
+policy apply broken.toml
+policy apply --admin none.sock
+policy history --limit -1
+policy history
+policy sign empty.toml --as-version 0 --out x.toml --identity id.toml
+policy sign empty.toml --as-version 1 --out x.toml --identity none.toml
+policy sign empty.toml --out x.toml
 log ls none
 replica add
 replica status --admin none.sock
@@ -133,6 +145,8 @@ def _files(home: Path) -> None:
     (home / "short.key").write_text("1234", "utf-8")
     (home / "short.key").chmod(0o600)
     (home / "here").write_text("a file", "utf-8")
+    (home / "empty.toml").write_text("# nothing\n", "utf-8")
+    create_identity(home / "id.toml")
     create_psk(home / "mesh.key")
 
 

@@ -60,6 +60,19 @@ def test_an_identity_that_others_can_read_fails(meshbus: Meshbus, good: Path) ->
     assert _found(result.rows)["identity"] == Result.BAD
 
 
+def test_a_policy_file_is_checked(meshbus: Meshbus, good: Path) -> None:
+    policy = good.parent / "policy.toml"
+    good.write_text(GOOD + 'policy_file = "policy.toml"\n', "utf-8")
+    policy.write_text('[[gateways]]\nnode = "gw"\n[[channels]]\nname = "a"\nrequire_token = true\n', "utf-8")
+    found = {row["check"]: row["result"] for row in meshbus("check", good).rows}
+    assert (found["policy"], found["channels"], found["gateway"]) == (Result.GOOD, Result.ADVICE, Result.GOOD)
+    policy.write_text("x = 1\n", "utf-8")
+    result = meshbus("check", good)
+    (row,) = [row for row in result.rows if row["check"] == "policy"]
+    assert (result.code, row["result"]) == (Exit.FAILED, Result.BAD)
+    assert "policy.toml, line 1" in row["found"]
+
+
 def test_tokens_and_issuers_are_checked(meshbus: Meshbus, good: Path) -> None:
     entity = meshbus("key", "show", "id.toml").row["public_key"]
     meshbus("token", "issue", entity, "a", "--allow", "subscribe", "--identity", "id.toml", "--out", "good.token")

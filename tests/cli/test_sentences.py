@@ -7,6 +7,7 @@ from meshbus.edge.refusals import Direction, Refusal
 from meshbus.engine.base import notices
 from meshbus.errors import HandshakeFault, SlowConsumer
 from meshbus.names.channel import ChannelName
+from meshbus.node.peers.noticelog import PolicyChanged, PolicyRefused
 from meshbus.node.peers.redial import PeerUnreachable
 from meshbus.wire.messages.membership import AckReason
 
@@ -29,6 +30,18 @@ def _said(notice: object) -> str | None:
         (
             PeerUnreachable(ROBOT, "10.0.0.7:9000", 4, "no answer", 1.52, 0),
             f"cannot connect to {CALLED} after 4 tries, next try in 1.5 s: no answer",
+        ),
+        (
+            PolicyChanged("ada", "apply", tuple(f"change {number}" for number in range(7))),
+            "ada changed the policy (apply): change 0; change 1; change 2; change 3; change 4; and 2 more",
+        ),
+        (
+            PolicyChanged("ada", "sighup", ()),
+            "ada changed the policy (sighup): nothing, because the new one means the same",
+        ),
+        (
+            PolicyRefused("eve", "apply", "line 3: wrong"),
+            "a change of the policy by eve (apply) was refused, and the old one stays: line 3: wrong",
         ),
         (
             notices.PeerFailed(ROBOT, notices.DownReason.SILENT),

@@ -35,15 +35,12 @@ def test_a_node_starts_prints_its_addresses_and_stops(tmp_path: Path, number: si
         assert not socket.exists()
 
 
-def test_sighup_does_not_end_a_node(tmp_path: Path) -> None:
+def test_sighup_does_not_end_a_node_without_a_policy_file(tmp_path: Path) -> None:
     create_psk(tmp_path / "mesh.key")
     with running(tmp_path / "a") as node:
         node.process.send_signal(signal.SIGHUP)
-        code, err = node.stop()
-        assert code == Exit.OK
-        ignored, stopped = err.splitlines()
-        assert ignored.startswith("meshbus: SIGHUP ignored")
-        assert stopped == "meshbus: stopped"
+        assert "move the policy to a file of its own" in node.notice("policy_refused")["problem"]
+        assert node.stop() == (Exit.OK, "meshbus: stopped\n")
 
 
 def test_notices_are_printed_and_a_second_node_on_the_same_socket_is_refused(

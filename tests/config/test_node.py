@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from meshbus.config import node as subject
-from meshbus.config.node import ChannelEntry, Logged, NodeConfig, PeerEntry, Unknown, Unlisted, gather
+from meshbus.config.node import ChannelEntry, Logged, NodeConfig, PeerEntry, Unknown, gather
+from meshbus.config.policy import Unlisted
 from meshbus.config.spelling import Endpoint
 from meshbus.config.subscription import SubscriptionEntry
 from meshbus.engine.session.negotiate import Profile
@@ -186,7 +187,7 @@ def test_a_file_sets_everything(file: Path) -> None:
     )
     assert config.subscriptions == (SubscriptionEntry(prefix="robot/", publisher=255),)
     assert (config.accept, config.unlisted_channels) == ((254,), Unlisted.REFUSE)
-    assert config.gateway_config() == GatewayConfig(
+    assert config.own_policy().gateway_of(0, None) == GatewayConfig(
         peer_subnets=(SubnetId.new([1]), SubnetId.new([2, 1])),
         exports={ChannelName("sensors/lidar"): (SubnetId.new([1]), SubnetId.GLOBAL)},
         forward_unknown=True,
@@ -194,7 +195,7 @@ def test_a_file_sets_everything(file: Path) -> None:
     )
     unset = {
         "ephemeral", "psk", "level_rules", "compat_any_issuer", "compat_open_relay", "require_signed_announcements",
-        "compat_unannounced_global", "compat_short_sync",
+        "compat_unannounced_global", "compat_short_sync", "policy_file", "policy_issuers",
     }  # fmt: skip
     assert set(config.changed()) == set(NodeConfig.__struct_fields__) - unset
 
@@ -205,12 +206,12 @@ def test_a_file_sets_everything(file: Path) -> None:
 )
 def test_what_belongs_to_a_gateway_needs_one(key: str, value: object) -> None:
     assert f"{key} (from an argument): only allowed for a gateway" in _complaint(None, **{key: value})
-    assert _load(**{key: value, "gateway": True}).gateway_config() is not None
-    assert _load().gateway_config() is None
+    assert _load(**{key: value, "gateway": True}).own_policy().gateway_of(0, None) is not None
+    assert _load().own_policy().gateway_of(0, None) is None
 
 
 def test_channels_become_a_registry(file: Path) -> None:
-    registry = NodeConfig.load(file, {}).channel_registry()
+    registry = NodeConfig.load(file, {}).own_policy().channel_registry()
     assert registry is not None
     lidar = registry.get_by_name("sensors/lidar")
     assert lidar is not None
@@ -231,21 +232,23 @@ def test_tags_and_metadata_become_capabilities(file: Path) -> None:
 
 
 def test_subnet_rules_become_a_policy(file: Path) -> None:
-    policy = NodeConfig.load(file, {}).subnet_policy()
+    policy = NodeConfig.load(file, {}).own_policy().subnet_policy()
     assert isinstance(policy, SubnetPolicy)
     assert policy.assign(["region:eu", "fleet:1", "x"]) == SubnetId.new([2, 1])
     assert policy.assign([]) == SubnetId.new([9])
 
 
 def test_level_rules_become_a_policy() -> None:
-    policy = _load(level_rules=[{"tag_prefix": "region:", "level": 0, "values": {"eu": 2}}]).subnet_policy()
+    policy = (
+        _load(level_rules=[{"tag_prefix": "region:", "level": 0, "values": {"eu": 2}}]).own_policy().subnet_policy()
+    )
     assert isinstance(policy, LevelPolicy)
     assert policy.assign(["region:eu"]) == SubnetId.new([2])
 
 
 def test_without_rules_there_is_no_policy_and_with_a_default_alone_there_is() -> None:
-    assert _load().subnet_policy() is None
-    policy = _load(default_subnet="5").subnet_policy()
+    assert _load().own_policy().subnet_policy() is None
+    policy = _load(default_subnet="5").own_policy().subnet_policy()
     assert policy is not None
     assert policy.assign(["x"]) == SubnetId.new([5])
 
@@ -493,8 +496,8 @@ def test_channels_without_an_entry_are_open_unless_an_entry_restricts_a_channel(
     settings: dict[str, Any], refuses: bool
 ) -> None:
     config = _load(**settings)
-    registry = config.channel_registry()
-    assert config.refuses_unlisted is refuses
+    registry = config.own_policy().channel_registry()
+    assert config.own_policy().refuses_unlisted is refuses
     assert (registry is not None and registry.get_by_name("other") is None) is refuses
     if not refuses and registry is not None:
         other = registry.get_by_name("other")
@@ -504,7 +507,7 @@ def test_channels_without_an_entry_are_open_unless_an_entry_restricts_a_channel(
 
 
 def test_an_entry_for_every_channel_wins_over_the_default() -> None:
-    registry = _load(channels=[{"prefix": "", "priority": 7}]).channel_registry()
+    registry = _load(channels=[{"prefix": "", "priority": 7}]).own_policy().channel_registry()
     assert registry is not None
     every = registry.get_by_name("other")
     assert every is not None
@@ -533,7 +536,7 @@ def test_a_node_that_may_connect_directly_is_named_by_its_id() -> None:
 
 def test_names_in_a_prefix_entry_are_entries_of_their_own() -> None:
     config = NodeConfig(channels=(ChannelEntry(prefix="s/", names=(ChannelName("s/a"),), require_token=True),))
-    registry = config.channel_registry()
+    registry = config.own_policy().channel_registry()
     assert registry is not None
     assert [(one.name, one.require_token) for one in registry] == [("s/a", True)]
     assert list(registry.prefixes) == ["s/"]
@@ -554,7 +557,7 @@ def test_names_in_a_prefix_entry_are_checked(entries: list[dict[str, Any]], prob
 
 
 def test_channels_that_are_open_by_default_give_a_gateway_no_rule() -> None:
-    registry = NodeConfig(channels=(ChannelEntry(name=ChannelName("a")),)).channel_registry()
+    registry = NodeConfig(channels=(ChannelEntry(name=ChannelName("a")),)).own_policy().channel_registry()
     assert registry is not None
     assert registry.get_by_name("else") is not None
     assert registry.rule_of("else") is None
@@ -565,3 +568,31 @@ def test_pins_are_beside_the_identity_unless_there_is_none(tmp_path: Path) -> No
     assert _load(ephemeral=True).pins_path() is None
     assert _load(ephemeral=True, pins=tmp_path / "p").pins_path() == tmp_path / "p"
     assert _load().secure is SecureMode.AUTO
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"trusted_issuers": [HEX]}, "trusted_issuers"),
+        ({"gateway": True}, "gateway"),
+        ({"default_subnet": "3"}, "default_subnet"),
+        ({"unlisted_channels": "open"}, "unlisted_channels"),
+        ({"channels": [{"name": "a"}, {"name": "b", "priority": 1}]}, "channels[1].priority"),
+    ],
+)
+def test_a_policy_is_in_one_place(settings: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError, match="not allowed with policy_file; move it to") as caught:
+        _load(policy_file="policy.toml", **settings)
+    assert caught.value.key == key
+
+
+def test_logs_of_channels_stay_with_the_node(tmp_path: Path) -> None:
+    config = _load(policy_file="policy.toml", log_dir=tmp_path, channels=[{"name": "a", "log": "published"}])
+    assert config.log_config("a", Logged.PUBLISHED) is not None
+
+
+def test_issuers_of_policies_need_a_file_for_them() -> None:
+    with pytest.raises(ConfigError, match="policy_file: required because policy_issuers is set"):
+        _load(policy_issuers=[HEX])
+    config = _load(policy_issuers=[HEX], policy_file="policy.toml")
+    assert config.without_logs().policy_issuers == ()

@@ -96,8 +96,10 @@ class TappedNet(FakeNet):
         if first is None or dest not in self.nodes:
             self._firsts[source, dest] = message
             return
-        ends = [End(node.node_id, node.engine.public_key) for node in (self.nodes[dest], self.nodes[source])]
-        hashed = handshake_hash(PSK, *ends, first, message)
+        initiator, responder = (
+            End(node.node_id, node.engine.public_key) for node in (self.nodes[dest], self.nodes[source])
+        )
+        hashed = handshake_hash(PSK, initiator, responder, first, message)
         for sender, role in ((source, Role.INITIATOR), (dest, Role.RESPONDER)):
             keys = derive_keys(hashed, role)
             self._keys[keys.session_id, sender] = Opener(keys)

@@ -13,9 +13,12 @@ from meshbus.engine.facade import Facade
 from meshbus.engine.services import SERVICES
 from meshbus.engine.session.negotiate import Profile
 from meshbus.engine.session.service import Row, Service
+from meshbus.engine.settings import GatewayConfig, PolicySettings
 from meshbus.errors import PeerError
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
+from meshbus.names.subnet import SubnetId
+from meshbus.policy.assign import SubnetPolicy
 from meshbus.policy.capability import CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.policy.registry import NegotiatedSet
@@ -112,6 +115,26 @@ def test_configurations_and_rechecks_reach_every_service() -> None:
     desk.engine.recheck(2.0, desk.out)
     assert desk.hooks.told == [("channels_configured", registry, 1.0), ("tokens_changed", 2.0)]
     assert desk.engine.admission.authorizer.registry is registry
+
+
+def test_a_policy_reaches_everything_at_once() -> None:
+    desk = Desk()
+    registry = ChannelConfigRegistry()
+    registry.insert(ChannelConfig(name=A))
+    rules = SubnetPolicy(default_subnet=SubnetId.new([3]))
+    issuer = b"i" * 32
+    policy = PolicySettings(channels=registry, assignment=rules, gateway=GatewayConfig(), trusted_issuers=(issuer,))
+    desk.engine.set_policy(policy, 1.0, desk.out)
+    assert desk.hooks.told == [("channels_configured", registry, 1.0), ("tokens_changed", 1.0)]
+    assert desk.engine.tokens.trusted_issuers == {ME.entity_id, issuer}
+    assert [desk.engine.directory.assigns] == [True]
+    assert [desk.engine.mesh.boundary.config] == [GatewayConfig()]
+    desk.engine.set_policy(PolicySettings(), 2.0, desk.out)
+    assert desk.engine.admission.authorizer.registry is None
+    assert desk.engine.tokens.trusted_issuers == {ME.entity_id}
+    assert [desk.engine.directory.assigns] == [False]
+    assert [desk.engine.mesh.boundary.config] == [None]
+    assert desk.engine.fleet_policy is None
 
 
 def test_opened_channels_are_there_until_closed_as_often() -> None:

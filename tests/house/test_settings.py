@@ -6,7 +6,9 @@ import pytest
 from tools import settings
 
 
-@pytest.mark.parametrize("section", [*settings.NODE, *settings.PIPELINE], ids=lambda section: section.kind.__name__)
+@pytest.mark.parametrize(
+    "section", [*settings.NODE, *settings.POLICY, *settings.PIPELINE], ids=lambda section: section.kind.__name__
+)
 def test_every_setting_says_what_it_means(section: settings.Section) -> None:
     texts = settings.meanings(section.kind)
     missing = [field.name for field in msgspec.structs.fields(section.kind) if field.name not in texts]

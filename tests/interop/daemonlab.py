@@ -5,8 +5,9 @@ import os
 
 from meshbus.node.node import Node
 from meshbus.testing.realpeer import RealPeer
+from tests.eavesdrop import End
 from tests.interop.lab import PSK, Lab
-from tests.interop.spy import End, Spy
+from tests.interop.spy import Spy
 from tests.interop.tap import Tap
 
 SIZES = (8, 20_000)

@@ -67,6 +67,10 @@ TESTS = {
     "early_outputs": "node/daemons/test_coordinating.py::test_a_history_that_is_held_later_has_what_was_emitted_lately",
     "delivered": "node/daemons/test_daemonrunner.py::test_too_many_events_given_at_once_are_refused",
     "daemon_lines": "node/daemons/test_daemonhosting.py::test_what_a_daemon_logs_is_kept_within_bounds",
+    "policy_documents": (
+        "engine/directory/test_fleetpolicy.py::test_chunks_that_do_not_continue_are_dropped_and_memory_is_bounded"
+    ),
+    "policy_history": "node/policies/test_history.py::test_old_files_rotate_and_the_chain_goes_on",
     "permits": "engine/routes/test_publishers.py::test_permissions_are_limited_and_the_first_to_end_makes_room",
     "recorded_hops": "engine/routes/test_tap.py::test_neighbors_are_remembered_within_bounds",
     "failures": "policy/test_limits.py::test_of_too_many_peers_the_oldest_window_is_forgotten",

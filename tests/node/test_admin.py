@@ -175,6 +175,25 @@ async def test_counters_are_shown(node: Node, talk: Talk) -> None:
     assert await talk.get(do="counters") == node.counters
 
 
+async def test_a_policy_is_shown_and_applied(tmp_path: Path) -> None:
+    own, new = tmp_path / "policy.toml", tmp_path / "new.toml"
+    own.write_text("# empty\n", "utf-8")
+    new.write_text('[[channels]]\nname = "a"\npriority = 2\n', "utf-8")
+    path = tmp_path / "run" / "admin.sock"
+    async with AsyncExitStack() as stack:
+        node = await stack.enter_async_context(_node(policy_file=own))
+        await stack.enter_async_context(Admin(node).serve(path))
+        talk = Talk(await stack.enter_async_context(await LineClient.connect(path)))
+        before = await talk.get(do="policy")
+        assert before["policy_file"] == str(own)
+        assert await talk.get(do="policy_apply", path=str(new), by="ada") == {"changes": ["channel a: priority 0 → 2"]}
+        assert (await talk.get(do="policy"))["sha256"] != before["sha256"]
+        assert before["version"] is None
+        assert await talk.get(do="policy_apply") == {"changes": []}
+        answer = await talk.ask(do="policy_apply", path=str(tmp_path / "none.toml"))
+        assert (answer["ok"], answer["code"]) == (False, "config")
+
+
 async def test_an_issuer_is_revoked(node: Node, tmp_path: Path) -> None:
     issuer = Identity.generate(os.urandom)
     channels = [{"name": LIDAR, "require_token": True}]

@@ -80,6 +80,23 @@ def test_only_the_token_of_a_root_counts() -> None:
     assert len(cache) == 1
 
 
+def test_what_rests_on_an_issuer_ends_with_the_trust_in_it() -> None:
+    cache = TokenCache([ROOT.entity_id, EVE.entity_id])
+    cache.insert(issue())
+    cache.insert(issue(EVE, BOB))
+    cache.trust([ROOT.entity_id])
+    assert allowed(cache)
+    assert not allowed(cache, BOB)
+    assert len(cache) == 1
+    cache.trust([EVE.entity_id])
+    assert not allowed(cache)
+    assert len(cache) == 0
+    anyone = TokenCache([], any_issuer=True)
+    anyone.insert(issue(EVE, BOB))
+    anyone.trust([ROOT.entity_id])
+    assert allowed(anyone, BOB)
+
+
 def test_without_roots_nothing_counts() -> None:
     assert fault_of(lambda: TokenCache().insert(issue())) is AuthFault.NOT_AUTHORIZED
 

@@ -36,6 +36,7 @@ VERBS = {
     "key": ("meshbus.cli.key:app", "Create and show identities and mesh keys."),
     "token": ("meshbus.cli.token:app", "Issue, delegate, show, verify and revoke permission tokens."),
     "pins": ("meshbus.cli.pins:app", "Show and reset which nodes were seen secure."),
+    "policy": ("meshbus.cli.policy:app", "Check, compare and apply a policy, and show who changed it."),
     "log": ("meshbus.cli.log:app", "List, show, follow, verify and seal logs on disk."),
     "packets": ("meshbus.cli.packets:app", "List and show recorded packets."),
     "ctx": ("meshbus.cli.ctx:app", "Save, choose and list contexts: how commands reach a node."),

@@ -16,7 +16,8 @@ from meshbus.cli.output import Json, note, plural, show_rows
 from meshbus.errors import ConfigError, MeshError
 
 if TYPE_CHECKING:
-    from meshbus.config import EdgeEntry, NodeConfig
+    from meshbus.config import EdgeEntry, NodeConfig, PolicyConfig
+    from meshbus.engine.settings import NamedChannels
 
 
 class Result(StrEnum):
@@ -74,9 +75,7 @@ def check_files(settings: NodeConfig) -> Iterator[Finding]:
         yield _identity(settings.identity or default_identity())
     yield _mesh_key(settings)
     yield from map(_token, settings.tokens)
-    yield _channels(settings)
-    if settings.gateway:
-        yield _gateway(settings)
+    yield from _policy(settings)
     yield from (_edge(number, entry) for number, entry in enumerate(settings.edge))
     if settings.compat_any_issuer:
         to_do = "set trusted_issuers instead of compat_any_issuer"
@@ -126,27 +125,42 @@ def _token(path: Path) -> Finding:
     return Finding("token", Result.GOOD, f"{path}")
 
 
-def _channels(settings: NodeConfig) -> Finding:
-    from meshbus.config.node import Unlisted
+def _policy(settings: NodeConfig) -> Iterator[Finding]:
+    from meshbus.config.policyfile import policy_of
 
-    number = len(settings.channels)
+    try:
+        policy = policy_of(settings, 0)
+    except MeshError as error:
+        yield Finding("policy", Result.BAD, str(error), "follow the message")
+        return
+    if settings.policy_file is not None:
+        yield Finding("policy", Result.GOOD, f"{settings.policy_file}")
+    yield _channels(policy)
+    if policy.gateways:
+        yield _gateway(policy, settings.announce_channels)
+
+
+def _channels(policy: PolicyConfig) -> Finding:
+    from meshbus.config.policy import Unlisted
+
+    number = len(policy.channels)
     count = "1 entry" if number == 1 else f"{number} entries"
-    if not settings.refuses_unlisted:
+    if not policy.refuses_unlisted:
         return Finding("channels", Result.GOOD, f"{count}; other channels are open")
     found = f"{count}; subscriptions to any other channel of this node are refused as unknown"
-    if settings.unlisted_channels is Unlisted.REFUSE:
+    if policy.unlisted_channels is Unlisted.REFUSE:
         return Finding("channels", Result.GOOD, found)
     # Nothing in the file says so: it follows from an entry that restricts a channel.
     to_do = 'set unlisted_channels to "refuse" if that is intended, otherwise to "open"'
     return Finding("channels", Result.ADVICE, found, to_do)
 
 
-def _gateway(settings: NodeConfig) -> Finding:
+def _gateway(policy: PolicyConfig, announced: NamedChannels) -> Finding:
     from meshbus.engine.settings import NamedChannels
     from meshbus.policy.channels import Visibility
 
-    names = [entry.name for entry in settings.channels if entry.name is not None]
-    prefixes = [entry for entry in settings.channels if entry.prefix is not None]
+    names = [entry.name for entry in policy.channels if entry.name is not None]
+    prefixes = [entry for entry in policy.channels if entry.prefix is not None]
     # A channel that stays in its subnet is dropped with or without its name.
     bare = [
         entry
@@ -159,16 +173,16 @@ def _gateway(settings: NodeConfig) -> Finding:
         entry for entry in bare if entry.visibility is not Visibility.GLOBAL or entry.config().restricts_subscribers
     ]
     to_do = "set announce_channels to {} on the publishers, or list the channels in `names` of the entry"
-    if bare and settings.announce_channels is NamedChannels.NONE:
+    if bare and announced is NamedChannels.NONE:
         found = (
             f"names under {bare[0].prefix!r} cannot be learned: announce_channels is none, and no name is configured"
         )
         return Finding("gateway", Result.ADVICE, f"{found}; packets are dropped", to_do.format("open or all"))
-    if hidden and settings.announce_channels is NamedChannels.OPEN:
+    if hidden and announced is NamedChannels.OPEN:
         found = f"names under {hidden[0].prefix!r} are learned only from publishers that announce restricted channels"
         return Finding("gateway", Result.ADVICE, f"{found}; others are dropped", to_do.format("all"))
     learned = "; names for rules by prefix are learned or configured" if prefixes else ""
-    return Finding("gateway", Result.GOOD, f"{plural(len(settings.channels), 'rule')}{learned}")
+    return Finding("gateway", Result.GOOD, f"{plural(len(policy.channels), 'rule')}{learned}")
 
 
 def _edge(number: int, entry: EdgeEntry) -> Finding:

@@ -33,7 +33,7 @@ def sentence(notice: object, name_of: NameOf = lambda _: None) -> str | None:
         name = name_of(node_id)
         return f"{node_id:016x}" if name is None else f"{name} ({node_id:016x})"
 
-    return _of_sessions(notice, who) or _of_channels(notice, who) or _of_requests(notice, who)
+    return _of_sessions(notice, who) or _of_channels(notice, who) or _of_requests(notice, who) or _of_policy(notice)
 
 
 def _of_sessions(notice: object, who: Who) -> str | None:
@@ -105,6 +105,19 @@ def _of_requests(notice: object, who: Who) -> str | None:
             return f"{first - expected} events of {channel} are no longer in the log of {who(node_id)}"
         case notices.HistoryEnded(node_id=node_id, channel=channel, fault=fault) if fault is not None:
             return f"cannot read the log of {who(node_id)} for {channel}: {fault.replace('_', ' ')}"
+    return None
+
+
+def _of_policy(notice: object) -> str | None:
+    from meshbus.node.peers.noticelog import PolicyChanged, PolicyRefused
+
+    match notice:
+        case PolicyChanged(by=by, via=via, changes=changes):
+            words = "; ".join(changes[:FEW]) or "nothing, because the new one means the same"
+            more = f"; and {len(changes) - FEW} more" if len(changes) > FEW else ""
+            return f"{by} changed the policy ({via}): {words}{more}"
+        case PolicyRefused(by=by, via=via, problem=problem):
+            return f"a change of the policy by {by} ({via}) was refused, and the old one stays: {problem}"
     return None
 
 

@@ -22,6 +22,8 @@ After=network-online.target
 
 [Service]
 ExecStart={program} up {config} --admin /run/meshbus/admin.sock
+# Reads the policy file again.
+ExecReload=/bin/kill -HUP $MAINPID
 User={user}
 Group={user}
 Restart=always
@@ -113,6 +115,8 @@ def _written(config: Path) -> list[Path]:
         return [always]
     settings = load_config(config)
     folders = [folder for folder in (settings.log_dir, settings.daemons_dir) if folder is not None]
+    if settings.policy_file is not None:
+        folders.append(settings.policy_file.parent)
     if not settings.ephemeral:
         folders.append((settings.identity or default_identity()).parent)
     return [always, *(folder.absolute() for folder in folders)]

@@ -64,7 +64,7 @@ def issue(
     if depth and not scope & Scope.DELEGATE:
         raise ConfigError("--depth", f"{depth} requires the delegate permission; add `--allow delegate`")
     token = PermissionToken.issue(
-        _signer(identity),
+        signer(identity),
         _public_key(subject),
         scope,
         channel,
@@ -85,7 +85,7 @@ def delegate(
     from os import urandom
 
     chain = _read(token)
-    child = chain[-1].delegate(_signer(identity), _public_key(subject), _scope(allow), now=_now(), entropy=urandom)
+    child = chain[-1].delegate(signer(identity), _public_key(subject), _scope(allow), now=_now(), entropy=urandom)
     _give((*chain, child), out, json)
 
 
@@ -172,12 +172,13 @@ def _check_use(token: PermissionToken, subject: bytes | None, channel: str | Non
 def _trusted(config: Path | None) -> set[bytes]:
     from meshbus.cli.options import load_config
     from meshbus.config.node import default_identity
+    from meshbus.config.policyfile import policy_of
     from meshbus.keyfile import load_identity
 
     settings = load_config(config)
     place = settings.identity or default_identity()
     own = {load_identity(place).entity_id} if place.exists() else set[bytes]()
-    return own | set(settings.trusted_issuers)
+    return own | set(policy_of(settings, 0).trusted_issuers)
 
 
 def _facts(token: PermissionToken) -> dict[str, object]:
@@ -218,7 +219,8 @@ def _read(given: str) -> tuple[PermissionToken, ...]:
     return parse_tokens(sys.stdin.read(_MAX_TOKEN_TEXT), "standard input") if given == "-" else load_tokens(Path(given))
 
 
-def _signer(identity: Path | None) -> Identity:
+def signer(identity: Path | None) -> Identity:
+    """Return the identity that signs: that of a file, or the user's own."""
     from meshbus.config.node import default_identity
     from meshbus.keyfile import load_identity
 

@@ -34,7 +34,7 @@ def up(
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Run a node and its admin socket until Ctrl-C or SIGTERM.
+    """Run a node and its admin socket until Ctrl-C or SIGTERM; SIGHUP reads its policy file again.
 
     Prints the node's id and addresses, then what happens to it: peers that connect or fail, refusals and so on. On a
     terminal these are sentences with their time, otherwise one JSON object per line.
@@ -59,7 +59,8 @@ async def _run(config: NodeConfig, *, json: bool) -> None:
     from meshbus.node.node import Node
 
     stop = asyncio.Event()
-    _stop_on_signals(stop)
+    reload = asyncio.Event()
+    _on_signals(stop, reload)
     async with AsyncExitStack() as stack:
         node = await stack.enter_async_context(Node.open(config))
         socket = config.admin_path()
@@ -82,9 +83,13 @@ async def _run(config: NodeConfig, *, json: bool) -> None:
             for bound in bounds:
                 note(bound)
         async with asyncio.TaskGroup() as tasks:
-            showing = tasks.create_task(_show_notices(node, json=json))
+            beside = [
+                tasks.create_task(_show_notices(node, json=json)),
+                tasks.create_task(_reload_when(reload, node)),
+            ]
             await stop.wait()
-            showing.cancel()
+            for task in beside:
+                task.cancel()
     note("stopped")
 
 
@@ -178,7 +183,21 @@ def _plain(name: str, value: object) -> object:
             return str(value)
 
 
-def _stop_on_signals(stop: asyncio.Event) -> None:
+async def _reload_when(asked: asyncio.Event, node: Node) -> None:
+    """Read the policy again whenever SIGHUP asks for it; what comes of it is a notice."""
+    from contextlib import suppress
+
+    from meshbus.errors import MeshError
+    from meshbus.node.policies.keeper import Via
+
+    while True:
+        await asked.wait()
+        asked.clear()
+        with suppress(MeshError):
+            await node.apply_policy(via=Via.SIGHUP)
+
+
+def _on_signals(stop: asyncio.Event, reload: asyncio.Event) -> None:
     import asyncio
     import signal
 
@@ -186,5 +205,4 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     if hasattr(signal, "SIGHUP"):  # its default would end the process, for example with the terminal that started it
-        ignored = "SIGHUP ignored: the configuration is read at the start only; restart the node to change it"
-        loop.add_signal_handler(signal.SIGHUP, note, ignored)
+        loop.add_signal_handler(signal.SIGHUP, reload.set)

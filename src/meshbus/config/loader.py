@@ -54,6 +54,11 @@ Readers: TypeAlias = Mapping[object, Reader]
 
 def read_file(path: Path) -> dict[str, Setting]:
     """Read the settings of a TOML file."""
+    return parse_file(read_content(path), str(path), path.absolute().parent)
+
+
+def read_content(path: Path) -> bytes:
+    """Read a settings file. Raises ConfigError if it cannot be read or is too large to be one."""
     name = str(path)
     try:
         with path.open("rb") as file:
@@ -66,6 +71,11 @@ def read_file(path: Path) -> dict[str, Setting]:
         raise ConfigError(
             "config", f"the file is larger than {MAX_FILE_BYTES} bytes; is it a settings file?", source=name
         )
+    return content
+
+
+def parse_file(content: bytes, name: str, folder: Path) -> dict[str, Setting]:
+    """Return the settings in the content of a TOML file; errors name it, and relative paths are relative to the folder."""
     try:
         table = tomllib.loads(content.decode("utf-8"))
     except UnicodeDecodeError:
@@ -73,7 +83,6 @@ def read_file(path: Path) -> dict[str, Setting]:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         problem = str(error) or "nested too deeply"
         raise ConfigError("config", f"the file is not valid TOML: {problem}; correct that place", source=name) from None
-    folder = path.absolute().parent
     return {key: Setting(value, key, name, folder) for key, value in table.items()}
 
 

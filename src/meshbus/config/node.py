@@ -24,6 +24,7 @@ from meshbus.config.daemon import DaemonEntry
 from meshbus.config.edge import EdgeEntry
 from meshbus.config.loader import Setting, build, read_arguments, read_environment, read_file
 from meshbus.config.otel import OtelEntry
+from meshbus.config.policy import ChannelRule, ExportEntry, GatewayEntry, PolicyConfig, UnknownChannels, Unlisted
 from meshbus.config.spelling import (
     READERS,
     Bytes,
@@ -46,20 +47,17 @@ from meshbus.config.web import WebEntry
 from meshbus.engine.replicas.base import ReplicaSettings
 from meshbus.engine.replicas.records import Acks
 from meshbus.engine.session.negotiate import Profile
-from meshbus.engine.settings import GatewayConfig, NamedChannels, SecureMode
-from meshbus.errors import ChannelError, ConfigError, MeshError
+from meshbus.engine.settings import NamedChannels, SecureMode
+from meshbus.errors import ConfigError, MeshError
 from meshbus.keyfile import load_or_create, load_psk, load_tokens
 from meshbus.log.durability import Fsync, LogConfig, Retention, Tiering
 from meshbus.log.payload import Codec
 from meshbus.log.schemas import Version
-from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity, derive_node_id, noise_public_key
 from meshbus.names.nodename import MAX_NODE_NAME, NAME_KEY, is_node_name
 from meshbus.names.subnet import SubnetId
-from meshbus.policy.assign import Assignment, LevelPolicy, LevelRule, SubnetPolicy, SubnetRule
-from meshbus.policy.capability import CapabilityFilter, CapabilitySet
-from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, LargeEvents, Visibility
-from meshbus.wire.constants import DEFAULT_LARGE_EVENT
+from meshbus.policy.assign import LevelRule, SubnetRule
+from meshbus.policy.capability import CapabilitySet
 from meshbus.wire.messages.address import numeric
 from meshbus.wire.messages.leadership import MAX_MEMBERS
 from meshbus.wire.messages.token import PermissionToken
@@ -78,6 +76,19 @@ OTHER_VARIABLES = (CONFIG_VARIABLE, CONTEXT_VARIABLE, "MESHBUS_JIT", "MESHBUS_TR
 """Environment variables with the prefix that are not settings of a node."""
 MIN_HEARTBEATS = 3
 """Heartbeats that must be missed before a peer may count as failed. Our choice: single packets are lost on any network."""
+POLICY_SETTINGS = (
+    "unlisted_channels",
+    "trusted_issuers",
+    "default_subnet",
+    "exports",
+    "subnet_rules",
+    "level_rules",
+    "gateway",
+    "peer_subnets",
+    "unknown_channels",
+    "enforce_publishers",
+)
+"""Settings that belong to the policy, and are in `policy_file` if there is one; so are the fields of ChannelRule."""
 
 
 class Unknown(StrEnum):
@@ -87,33 +98,6 @@ class Unknown(StrEnum):
     """Drop and count them."""
     DELIVER = "deliver"
     """Deliver them to the application with their subprotocol id."""
-
-
-class UnknownChannels(StrEnum):
-    """What a gateway does with events on channels that it has no configuration for."""
-
-    DROP = "drop"
-    FORWARD = "forward"
-
-
-class Unlisted(StrEnum):
-    """What a node does with its own channels that have no `[[channels]]` entry."""
-
-    AUTO = "auto"
-    """`open`, unless an entry restricts a channel: requires a token or capabilities, or limits its visibility."""
-    OPEN = "open"
-    """Every peer may subscribe."""
-    REFUSE = "refuse"
-    """Subscriptions are refused: the channel is unknown."""
-
-
-class ExportEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Subnets that a channel with visibility `exported` may be forwarded to."""
-
-    channel: ChannelName
-    """Name of the channel."""
-    subnets: tuple[SubnetId, ...]
-    """These subnets and all below them."""
 
 
 class Logged(StrEnum):
@@ -126,36 +110,9 @@ class Logged(StrEnum):
     BOTH = "both"
 
 
-class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Policy and log settings of one channel, or of every channel with a prefix: the fields of ChannelConfig and more."""
+class ChannelEntry(ChannelRule, frozen=True, kw_only=True):
+    """Policy and log settings of one channel, or of every channel with a prefix: the fields of ChannelRule and more."""
 
-    name: ChannelName | None = None
-    """Name of the channel."""
-    prefix: str | None = None
-    """Instead of `name`; the empty prefix matches every channel."""
-    names: tuple[ChannelName, ...] = ()
-    """With `prefix`: channels that are configured as if each had an entry of its own with these settings. A gateway
-    recognizes their packets without having to learn the names."""
-    visibility: Visibility = Visibility.GLOBAL
-    """How far its packets go between subnets."""
-    publish_caps: CapabilityFilter | None = None
-    """Capabilities that a publisher needs."""
-    subscribe_caps: CapabilityFilter | None = None
-    """Capabilities that a subscriber needs."""
-    require_token: bool = False
-    """Whether publishers and subscribers need a token, in addition to the capabilities."""
-    priority: int = 0
-    """Priority of the packets, 0 to 255; higher ones are sent first."""
-    reliable: bool = False
-    """Whether publishers retransmit lost packets by default."""
-    max_rate_pps: int | None = None
-    """Packets per second that one node may send on the channel."""
-    max_event_bytes: Bytes = DEFAULT_LARGE_EVENT
-    """The largest event that this node publishes and takes on the channel, up to 64 MiB. Events over 8104 bytes are sent in
-    parts, to meshbus nodes only."""
-    large: LargeEvents = LargeEvents.RELIABLE
-    """Events over 8104 bytes on a channel that is not reliable: `reliable` sends them as on a reliable one, `refuse` raises an
-    error."""
     log: Logged | None = None
     """Which events are logged; none by default."""
     log_fsync: Fsync = LogConfig().fsync
@@ -197,20 +154,7 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
     """With `replicas`: interval between heartbeats of the leader; after three without any, another is elected."""
 
     def __post_init__(self) -> None:
-        if (self.name is None) == (self.prefix is None):
-            raise ConfigError("channel", "set exactly one of 'name' and 'prefix'")
-        if self.prefix is None and self.names:
-            raise ConfigError("names", "only allowed with 'prefix'; write one entry for each name, or a prefix")
-        for name in self.names:
-            if not name.startswith(self.prefix or ""):
-                raise ConfigError("names", f"{str(name)!r} does not begin with the prefix {self.prefix!r}")
-        # Build the policy now, so that an invalid entry is reported when the file is read.
-        try:
-            self.config()
-        except ChannelError:
-            raise ConfigError(
-                "prefix", f"{self.prefix!r} cannot begin a channel name; use a-z, 0-9, '-', '_', '.' and '/'"
-            ) from None
+        super().__post_init__()
         self.payloads(0)
         self._check_replicas()
         if (self.log_config() != _DEFAULT_LOG or self.log_codec is not None) and self.log is None and not self.replicas:
@@ -238,17 +182,6 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
         elif len(set(self.replicas)) < len(self.replicas) or len(self.replicas) > MAX_MEMBERS:
             problem = f"name 1 to {MAX_MEMBERS} different nodes, got {', '.join(self.replicas)}"
             raise ConfigError("replicas", problem)
-
-    def config(self) -> ChannelConfig:
-        """Return the policy; a prefix is stored under a name made from it."""
-        fields = set(ChannelConfig.__struct_fields__) & set(self.__struct_fields__) - {"name"}
-        rest = {field: getattr(self, field) for field in fields}
-        return ChannelConfig(name=self.name or ChannelName(f"{self.prefix}x"), **rest)
-
-    @property
-    def restricts(self) -> bool:
-        """Whether the entry limits who may use the channel, or how far its packets go."""
-        return self.visibility is not Visibility.GLOBAL or not self.config().is_open
 
     def log_config(self) -> LogConfig:
         """Return how the log of the channel is written and kept."""
@@ -297,7 +230,8 @@ class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Set it to false for a plain net-mesh node that waits in `accept`, which only answers a direct handshake."""
     profile: Profile = Profile.AUTO
     """Whether to use the meshbus extensions with it: `auto` if it announces them, `meshbus` without waiting for the
-    announcement, `plain` never."""
+    announcement, `plain` never. Two meshbus nodes must both say `plain`, or one of them `secure = "off"`: otherwise one
+    waits for the secure session that the other announces."""
 
     def __post_init__(self) -> None:
         if self.node_id is None:
@@ -371,6 +305,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     compat_short_sync: bool = False
     """Accept requests for replicated events in the 47 bytes that the documentation of net-mesh 0.23 shows, without a number
     of the request; its nodes send 56."""
+    policy_file: Path | None = None
+    """File with the policy of this node or of a whole fleet: channels, subnets, exports, gateways, issuers of tokens. It can
+    change while the node runs (`meshbus policy apply`, SIGHUP); these settings must then not be set here."""
+    policy_issuers: tuple[Key, ...] = ()
+    """Entity ids of those who sign the policy of the fleet. A signed policy that is applied to one node reaches all that have
+    the same issuer and `policy_file` set; its version must grow. Unsigned ones are then refused."""
     gateway: bool = False
     """Apply channel policy to packets that are forwarded between subnets."""
     peer_subnets: tuple[SubnetId, ...] = ()
@@ -480,10 +420,6 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.record_packets and self.log_dir is None:
             raise ConfigError("log_dir", "required because record_packets is set; set log_dir to a directory")
-        if self.subnet_rules and self.level_rules:
-            raise ConfigError("level_rules", "subnet_rules and level_rules are both set; remove one of them")
-        if self.level_rules and not self.default_subnet.is_global:
-            raise ConfigError("default_subnet", "not allowed with level_rules; use subnet_rules, or remove it")
         if not self.gateway and (self.peer_subnets or self.exports):
             key = "peer_subnets" if self.peer_subnets else "exports"
             raise ConfigError(key, "only allowed for a gateway; set gateway = true, or remove it")
@@ -497,11 +433,27 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         for number, node_id in enumerate(ids):
             if node_id in ids[:number]:
                 raise ConfigError("peers", f"node {node_id:016x} is configured twice; remove one of the entries")
-        # Both raise ConfigError for invalid entries, with the key.
+        # These raise ConfigError for invalid entries, with the key.
         self.capabilities()
-        self.channel_registry()
+        self.own_policy().channel_registry()
+        if self.policy_file is not None:
+            self._check_only_in_file()
+        elif self.policy_issuers:
+            raise ConfigError(
+                "policy_file", "required because policy_issuers is set; set it to the file for the policy"
+            )
         if self.secure is SecureMode.REQUIRE and not self.profile:
             raise ConfigError("secure", "'require' needs the meshbus profile; set profile = true, or secure = \"off\"")
+
+    def _check_only_in_file(self) -> None:
+        """Refuse what belongs to the policy, if that is in a file of its own."""
+        misplaced = [key for key in POLICY_SETTINGS if key in self.changed()]
+        for number, entry in enumerate(self.channels):
+            plain = ChannelRule(name=entry.name, prefix=entry.prefix)
+            set_here = (key for key in ChannelRule.__struct_fields__ if getattr(entry, key) != getattr(plain, key))
+            misplaced += [f"channels[{number}].{key}" for key in set_here]
+        if misplaced:
+            raise ConfigError(misplaced[0], f"not allowed with policy_file; move it to {self.policy_file}")
 
     def _check_daemons(self) -> None:
         if self.daemons_dir is None and self.daemons:
@@ -533,32 +485,27 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError("tags", error.problem) from None
         return capabilities
 
-    @property
-    def refuses_unlisted(self) -> bool:
-        """Whether subscriptions to channels without an entry are refused."""
-        if self.unlisted_channels is Unlisted.AUTO:
-            return any(entry.restricts for entry in self.channels)
-        return self.unlisted_channels is Unlisted.REFUSE
+    def own_policy(self, node_id: int = 0) -> PolicyConfig:
+        """Return the policy that these settings contain; if they are those of a gateway, it is the node with this id.
 
-    def channel_registry(self) -> ChannelConfigRegistry | None:
-        """Return the policies of the channels, or None if every channel is open.
-
-        Raises ConfigError if a channel is configured twice.
+        Raises ConfigError if a setting contradicts another one.
         """
-        registry = ChannelConfigRegistry()
-        if not self.refuses_unlisted:
-            if not self.channels:
-                return None
-            # Not a rule by prefix: a gateway must not take it for a permission to forward.
-            registry.default = ChannelConfig(name=ChannelName("x"))
-        for entry in self.channels:
-            config, names = entry.config(), entry.names if entry.name is None else (entry.name,)
-            twice = [str(name) for name in names if registry.insert(msgspec.structs.replace(config, name=name))]
-            if entry.prefix is not None and registry.insert_prefix(entry.prefix, config):
-                twice.append(entry.prefix)
-            if twice:
-                raise ConfigError("channels", f"{twice[0]!r} is configured twice; remove one of the entries")
-        return registry
+        gateway = GatewayEntry(
+            node=f"{node_id:016x}",
+            peer_subnets=self.peer_subnets,
+            unknown_channels=self.unknown_channels,
+            enforce_publishers=self.enforce_publishers,
+        )
+        return PolicyConfig(
+            unlisted_channels=self.unlisted_channels,
+            trusted_issuers=self.trusted_issuers,
+            default_subnet=self.default_subnet,
+            channels=tuple(entry.rule() for entry in self.channels),
+            gateways=(gateway,) if self.gateway else (),
+            exports=self.exports,
+            subnet_rules=self.subnet_rules,
+            level_rules=self.level_rules,
+        )
 
     def log_config(self, channel: str, what: Logged) -> LogConfig | None:
         """Return how the published or the received events of a channel are logged; None if they are not.
@@ -594,7 +541,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return max(fitting, key=lambda entry: (entry.name is not None, len(entry.prefix or "")), default=None)
 
     def without_logs(self) -> NodeConfig:
-        """Return the same settings without logs, packet records, daemons and standing subscriptions.
+        """Return the same settings without logs, packet records, daemons, standing subscriptions and the policy of the fleet.
 
         A log has one writer. A second node with these settings can run beside the one that writes.
         """
@@ -610,25 +557,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             daemons=(),
             web=None,
             otel=None,
-        )
-
-    def subnet_policy(self) -> Assignment | None:
-        """Return the rules that assign peers to subnets, or None if none are configured."""
-        if self.level_rules:
-            return LevelPolicy(rules=self.level_rules)
-        if self.subnet_rules or not self.default_subnet.is_global:
-            return SubnetPolicy(rules=self.subnet_rules, default_subnet=self.default_subnet)
-        return None
-
-    def gateway_config(self) -> GatewayConfig | None:
-        """Return the settings of the gateway, or None if this node is not one."""
-        if not self.gateway:
-            return None
-        return GatewayConfig(
-            peer_subnets=self.peer_subnets,
-            exports={entry.channel: entry.subnets for entry in self.exports},
-            forward_unknown=self.unknown_channels is UnknownChannels.FORWARD,
-            enforce_publishers=self.enforce_publishers,
+            policy_issuers=(),
         )
 
     def load_identity(self) -> Identity:

@@ -26,6 +26,7 @@ from meshbus.engine.channels.request import Requests
 from meshbus.engine.directory.announce import Announcer
 from meshbus.engine.directory.chains import Chains
 from meshbus.engine.directory.directory import Directory
+from meshbus.engine.directory.fleetpolicy import FleetPolicy
 from meshbus.engine.directory.handlers import find_handlers
 from meshbus.engine.nat.traversal import Traversal
 from meshbus.engine.replicas.appending import Appending
@@ -39,7 +40,7 @@ from meshbus.engine.session.peer import PeerClaims
 from meshbus.engine.session.presence import Presence
 from meshbus.engine.session.secure import Secure
 from meshbus.engine.session.service import Context
-from meshbus.engine.settings import HandshakeConfig
+from meshbus.engine.settings import HandshakeConfig, PolicySettings
 from meshbus.engine.streams.delivery import Delivery
 from meshbus.engine.streams.large import Large
 from meshbus.engine.streams.streams import Streams
@@ -47,6 +48,7 @@ from meshbus.errors import LocalProtocolError, PeerError, PeerFault
 from meshbus.names.channel import ChannelName
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
+from meshbus.wire.constants import Subprotocol
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -144,6 +146,19 @@ class Facade:
         """Set the configurations of this node's channels; current subscribers are checked against them at once."""
         self.services.channels_configured(registry, now, out)
 
+    def set_policy(self, policy: PolicySettings, now: float, out: Output) -> None:
+        """Apply a whole policy: every decision before this call was made by the old one, every later one by this one.
+
+        Sessions stay. Subscribers and publishers are checked again at once, and those that are not allowed any more go.
+        """
+        self.tokens.trust((self.identity.entity_id, *policy.trusted_issuers))
+        moved = self.directory.assign_by(policy.assignment)
+        self.mesh.boundary.set_gateway(policy.gateway, policy.assignment, now)
+        self.services.channels_configured(policy.channels, now, out)
+        for peer in moved:
+            self.services.claims_changed(peer, now, out)
+        self.services.tokens_changed(now, out)
+
     def open_channel(self, channel: ChannelName, now: float, out: Output) -> None:
         """Offer a channel to peers that follow a prefix of its name."""
         self.interests.open_channel(channel, now, out)
@@ -230,6 +245,12 @@ class Facade:
                 f"this node does not carry subprotocol 0x{subprotocol_id:04x}; add it to `carries` of its settings"
             )
         return service
+
+    @property
+    def fleet_policy(self) -> FleetPolicy | None:
+        """The distribution of signed policies; None if this node has no issuer of policies."""
+        service = self.services.by_subprotocol.get(Subprotocol.POLICY)
+        return service if isinstance(service, FleetPolicy) else None
 
     def find_handlers(
         self, subprotocol_id: int, now: float, capability_filter: CapabilityFilter | None = None

@@ -21,6 +21,7 @@ from meshbus.engine.channels.request import Requests
 from meshbus.engine.directory.announce import Announcer
 from meshbus.engine.directory.chains import Chains
 from meshbus.engine.directory.directory import Directory
+from meshbus.engine.directory.fleetpolicy import FleetPolicy
 from meshbus.engine.nat.reflex import Reflex
 from meshbus.engine.nat.rendezvous import Rendezvous
 from meshbus.engine.nat.traversal import Traversal
@@ -198,6 +199,17 @@ SERVICES: tuple[Row, ...] = (
     _carried(Subprotocol.PARTITION, "partition"),
     _carried(Subprotocol.RECONCILE, "reconcile"),
     _carried(Subprotocol.GROUPS, "groups"),
+    # Only where issuers of policies are configured. Signatures and sending are charged by the service.
+    Row(
+        FleetPolicy,
+        Subprotocol.POLICY,
+        "policy",
+        profile=True,
+        optional=True,
+        reliable=True,
+        needs=Subprotocol.RELIABLE,
+        cost_us=20,
+    ),
     # Last: a goodbye must not overtake what the others still have to say.
     Row(Presence, Subprotocol.PRESENCE, "presence", profile=True, cost_us=25),
 )

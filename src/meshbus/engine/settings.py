@@ -6,7 +6,7 @@ Defaults follow the 0.23 wire unless a field says otherwise. How users write set
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 import msgspec
@@ -15,6 +15,9 @@ from meshbus.errors import ConfigError
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import Assignment
+from meshbus.policy.channels import ChannelConfigRegistry
+from meshbus.policy.gateway import SubnetGateway
+from meshbus.policy.guard import AuthGuard
 from meshbus.wire.constants import HANDSHAKE_TTL, PINGWAVE_TTL, ROUTED_PAYLOAD, ROUTED_TTL
 from meshbus.wire.messages.address import Address
 from meshbus.wire.messages.capability import DEFAULT_TTL_SECS
@@ -136,6 +139,39 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     enforce_publishers: bool = True
     """Drop publications of nodes that the channel's configuration does not allow to publish."""
 
+    def build(
+        self,
+        subnet: SubnetId,
+        channels: ChannelConfigRegistry,
+        publishers: AuthGuard,
+        verify_publisher: Callable[[int, int], bool] | None = None,
+    ) -> SubnetGateway:
+        """Return a gateway with these rules in a subnet; the guard is asked only if publishers are enforced."""
+        gateway = SubnetGateway(
+            subnet,
+            self.peer_subnets,
+            channels=channels,
+            forward_unknown=self.forward_unknown,
+            publishers=publishers if self.enforce_publishers else None,
+            verify_publisher=verify_publisher,
+        )
+        for channel, subnets in self.exports.items():
+            gateway.export(channel, subnets)
+        return gateway
+
+
+class PolicySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a policy decides at one node; `Engine.set_policy` applies it while the node runs."""
+
+    channels: ChannelConfigRegistry | None = None
+    """Configurations of channels; None if every channel is open."""
+    assignment: Assignment | None = None
+    """Rules that put peers into subnets by their announced tags."""
+    gateway: GatewayConfig | None = None
+    """Rules for packets forwarded between subnets; without them this node is a plain relay."""
+    trusted_issuers: tuple[bytes, ...] = ()
+    """Entity ids whose tokens are accepted, besides this node's own."""
+
 
 class SecureMode(StrEnum):
     """Whether sessions with other meshbus nodes get keys of their own (docs/wire/secure.md)."""
@@ -213,5 +249,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Rules for packets forwarded between subnets; without them this node is a plain relay."""
     carries: frozenset[int] = frozenset()
     """Optional subprotocols of the service table that this node handles: those of daemons, if it can run any."""
+    policy_issuers: tuple[bytes, ...] = ()
+    """Entity ids whose signed policies this node takes from its neighbors; it needs 0x4D0B in `carries`."""
     loopback: bool = False
     """Whether all peers are on this machine; then reliable streams start with a larger window."""

@@ -29,6 +29,8 @@
     {"do": "daemon_stop", "daemon": …, "withdraw": …}       stop a daemon, and with withdraw do not let it move here
     {"do": "pins"}                                          the nodes that it has seen secure
     {"do": "pins_reset", "node": …}                         remove the pin of a node; without a node: all pins
+    {"do": "policy"}                                        the policy in force: its file, its hash, and its version if signed
+    {"do": "policy_apply", "path": …, "by": …}              apply the policy of a file, or read its own file again
     {"do": "revoke", "issuer": …, "generation": …}          reject an issuer's older tokens
 
 The answer is {"ok": true, "result": …}, or {"ok": false, "code": …, "fault": …, "problem": …} with the code of the error.
@@ -267,6 +269,19 @@ class ResetPins(Request, frozen=True, tag="pins_reset"):
     """Node id or name; by default all of them."""
 
 
+class ShowPolicy(Request, frozen=True, tag="policy"):
+    """Return where the policy in force is."""
+
+
+class ApplyPolicy(Request, frozen=True, tag="policy_apply"):
+    """Apply a policy."""
+
+    path: str | None = None
+    """By default the node's own policy file is read again."""
+    by: str | None = None
+    """Who asks for it, for the history; by default the user of the node."""
+
+
 class Revoke(Request, frozen=True, tag="revoke"):
     """Reject an issuer's tokens below a generation."""
 
@@ -300,6 +315,8 @@ _REQUEST = msgspec.json.Decoder(
     | StopDaemon
     | Pins
     | ResetPins
+    | ShowPolicy
+    | ApplyPolicy
     | Revoke
 )
 
@@ -379,7 +396,17 @@ class Admin:
                 return await self._do_with_daemons(node.daemons, request)
             case Pins() | ResetPins() | Revoke():
                 return _accept(_do_with_trust(node, request))
+            case ShowPolicy() | ApplyPolicy():
+                return await self._do_with_policy(request)
         raise AssertionError(request)  # the decoder accepts no others
+
+    async def _do_with_policy(self, request: ShowPolicy | ApplyPolicy) -> bytes:
+        node = self._node
+        match request:
+            case ShowPolicy():
+                return _accept(policy_row(node))
+            case ApplyPolicy():
+                return _accept({"changes": await node.apply_policy(request.path, by=request.by)})
 
     async def _do_with_replicas(self, request: Replicas | ReplicaChange | ReplicaVerify) -> bytes:
         node = self._node
@@ -643,6 +670,12 @@ def range_row(node: Node, checked: ReplicaRange) -> dict[str, Any]:
         "end": checked.end,
         **{group: [_who(node, node_id) for node_id in nodes] for group, nodes in groups.items()},
     }
+
+
+def policy_row(node: Node) -> dict[str, Any]:
+    """Return where the policy of a node is as a JSON object."""
+    file = node.config.policy_file
+    return {"policy_file": file and str(file), "sha256": node.policy_hash, "version": node.policy_version}
 
 
 def id_or_name(text: str) -> int | str:

@@ -21,6 +21,7 @@ from typing import Self, Unpack
 import msgspec
 
 from meshbus.config.node import NodeConfig
+from meshbus.config.policy import PolicyConfig
 from meshbus.config.spelling import Endpoint
 from meshbus.config.subscription import SubscriptionEntry
 from meshbus.engine.base.batch import EventBatch
@@ -38,6 +39,7 @@ from meshbus.engine.base.notices import (
     PeerPlain,
     PeerRecovered,
     PeerSecured,
+    PolicyArrived,
     Requested,
     SessionUp,
 )
@@ -46,6 +48,7 @@ from meshbus.engine.channels.publish import PublishConfig
 from meshbus.engine.channels.roster import RosterView
 from meshbus.engine.core import Engine
 from meshbus.engine.session.negotiate import Profile
+from meshbus.engine.settings import PolicySettings
 from meshbus.errors import (
     AuthError,
     AuthFault,
@@ -73,6 +76,7 @@ from meshbus.node.driving.driver import Driver
 from meshbus.node.driving.live import Live
 from meshbus.node.driving.setup import engine_settings, wall
 from meshbus.node.driving.udp import UdpSocket
+from meshbus.node.driving.waiter import Waiter
 from meshbus.node.driving.warmup import keep_memory
 from meshbus.node.logs.census import Census, open_census
 from meshbus.node.logs.logs import NO_LOGS, Logs, open_logs
@@ -82,9 +86,11 @@ from meshbus.node.options import NodeOptions
 from meshbus.node.peers.dialing import Connecting, Dialer, Target
 from meshbus.node.peers.info import GATEWAY_KEY, PeerInfo, info_of, name_in, node_named
 from meshbus.node.peers.meshview import MeshView
-from meshbus.node.peers.noticelog import Notice, NoticeLog
+from meshbus.node.peers.noticelog import Notice, NoticeLog, PolicyChanged
 from meshbus.node.peers.pinfile import PinWriter, load_pins
 from meshbus.node.peers.redial import DialInfo, Redialer
+from meshbus.node.policies.history import this_user
+from meshbus.node.policies.keeper import PolicyKeeper, Via, first_policy, settings_of
 from meshbus.node.replicas import replicastaff, replicaverify
 from meshbus.node.replicas.replicamember import ReplicaMember
 from meshbus.node.replicas.replicas import Replicas
@@ -154,6 +160,7 @@ class _Parts:
         self.connecting: Connecting | None = None
         self.recording: Recording | None = None
         self.census: Census | None = None
+        self.policies: PolicyKeeper | None = None
 
 
 class Node:
@@ -166,9 +173,12 @@ class Node:
         # The file beside an identity that is not used is not this node's.
         self._pins_path = config.pins_path() if identity is None else config.pins
         self._psk = config.load_psk()
+        self._policy_file = first_policy(config)
         self._tokens = list(config.load_tokens())
         self._subscribers = Subscribers()
         self._notices = NoticeLog()
+        self._announced = CapabilitySet(), False
+        """What the application announced last, and whether this node was a gateway then."""
         self._names: BoundedMap[int, str] = BoundedMap(MAX_NAMES, self._forget_name)
         self._received_events = self._received_bytes = 0
         self._parts: _Parts | None = None
@@ -218,6 +228,7 @@ class Node:
         self._parts = _Parts(
             live, logs, self._subscribers, self._tokens, self._notice, self._subscribe_entry, self._pins_path
         )
+        self._parts.policies = PolicyKeeper(live, self.config, self._policy_file, self._notice)
         self._parts.census = None if book is None else Census(live.engine, self.config, book)
         if any(entry.replicas for entry in self.config.channels):
             self._parts.replicas = Replicas(live, self.config, logs, self._names)
@@ -228,6 +239,7 @@ class Node:
             if self.config.daemons_dir is not None:
                 await self._open_daemons(self._parts)
             self._begin(self._parts)
+            await self._parts.policies.start()
         except BaseException:
             await self.close()  # a configuration that cannot be used must not keep the port
             raise
@@ -240,7 +252,7 @@ class Node:
         socket = listen() if numeric((bind.host, bind.port)) else await asyncio.to_thread(listen)
         engine = Engine(
             self.identity,
-            engine_settings(self.config, self._psk, socket.receive_buffer, socket.address, pins),
+            engine_settings(self.config, self._psk, socket.receive_buffer, socket.address, pins, self._first_policy()),
             now=Driver.now(),
             wall=wall,
             entropy=os.urandom,
@@ -251,10 +263,14 @@ class Node:
             live.measure()
         return live
 
+    def _first_policy(self) -> PolicySettings:
+        policy = self.config.own_policy(self.node_id) if self._policy_file is None else self._policy_file.policy
+        return settings_of(policy, self.node_id, self.config.name)
+
     def _begin(self, parts: _Parts) -> None:
         for chain in self._tokens:
             self._use_token(chain)
-        registry = self.config.channel_registry()
+        registry = self._first_policy().channels
         if registry is not None:
             self.set_channel_configs(registry)
         for node_id in self.config.accept:
@@ -320,6 +336,8 @@ class Node:
             await parts.coordinating.close()
         if parts.connecting is not None:
             parts.connecting.close()
+        if parts.policies is not None:
+            await parts.policies.close()
         parts.standing.cancel()
         parts.redialer.cancel()
         for subscription in (*self._subscribers.subscriptions(), *parts.reader.subscriptions()):
@@ -610,9 +628,10 @@ class Node:
 
         A gateway adds that it is one.
         """
+        self._announced = capabilities, self.mesh.is_gateway
         if self.config.name is not None:
             capabilities = capabilities.with_metadata(NAME_KEY, self.config.name)
-        if self.config.gateway:
+        if self.mesh.is_gateway:
             capabilities = capabilities.with_metadata(GATEWAY_KEY, "true")
         if self._opened.replicas is not None:
             capabilities = capabilities.with_tags(self._opened.replicas.tags())
@@ -749,6 +768,7 @@ class Node:
             stop=stop,
             hold=lambda subscription, batch: source().hold(subscription, batch),
             notice=self._notice,
+            wake=self._wake,
             when_full=member_of(WhenFull, "when_full", when_full),
             max_events=max_events,
             max_bytes=max_bytes,
@@ -778,11 +798,39 @@ class Node:
             stop=stop,
             hold=hold,
             notice=self._notice,
+            wake=self._wake,
             when_full=member_of(WhenFull, "when_full", when_full),
             max_events=max_events,
             max_bytes=max_bytes,
             max_overrun_bytes=OVERRUN * STREAM_WINDOW,
         )
+
+    @property
+    def policy(self) -> PolicyConfig:
+        """The policy in force: channels, subnets, exports, gateways and trusted issuers."""
+        return self._policies.policy
+
+    @property
+    def policy_hash(self) -> str | None:
+        """SHA-256 of the policy file in force; None if this node has none."""
+        return self._policies.hash
+
+    @property
+    def policy_version(self) -> int | None:
+        """The version of the signed policy in force; None if it is not signed."""
+        return self._policies.version
+
+    async def apply_policy(
+        self, path: Path | str | None = None, *, by: str | None = None, via: Via = Via.APPLY
+    ) -> tuple[str, ...]:
+        """Apply the policy of a file, or read `policy_file` again; return what changed, in words.
+
+        It takes effect at one moment, and no session ends. The policy of another file is copied to `policy_file`. Raises
+        ConfigError, and changes nothing, if the policy is not valid or this node has no `policy_file`. `by` is the user
+        that the history names, by default the user of this process.
+        """
+        who = this_user() if by is None else by
+        return await self._policies.apply(None if path is None else Path(path), by=who, via=via)
 
     # ── requests ────────────────────────────────────────────────────────────────────────────
 
@@ -814,6 +862,12 @@ class Node:
         if self._parts is None:
             raise LocalProtocolError(NOT_OPEN)
         return self._parts
+
+    @property
+    def _policies(self) -> PolicyKeeper:
+        policies = self._opened.policies
+        assert policies is not None, "it is there from the start on"
+        return policies
 
     def _subscribe_entry(self, entry: SubscriptionEntry) -> Subscription:
         return self.subscribe(entry.topic, publisher=entry.publisher, queue_group=entry.queue_group)
@@ -851,9 +905,18 @@ class Node:
                 raise
 
     def _notice(self, event: Notice) -> None:
+        if isinstance(event, PolicyChanged) and self.mesh.is_gateway != self._announced[1]:
+            self.announce(self._announced[0])
         if isinstance(event, SlowConsumer):
             self.live.engine.counters.add("slow_consumer", "inbox" if event.subscription == INBOX else "subscription")
         self._notices.add(event)
+
+    def _wake(self, waiter: Waiter) -> None:
+        """Continue a task that waited for events."""
+        if self._parts is None:
+            waiter.wake()
+        else:
+            self._parts.live.driver.wake(waiter)
 
     def _deliver(self, parts: _Parts, batch: EventBatch) -> None:
         self._received_events += len(batch)
@@ -878,6 +941,9 @@ class Node:
             if parts.replicas is not None and parts.replicas.take(event):
                 continue
             if parts.coordinating is not None and parts.coordinating.take(event):
+                continue
+            if isinstance(event, PolicyArrived):
+                self._policies.take(event)
                 continue
             if isinstance(event, Carried):  # one comes for every message; not worth a notice
                 if parts.daemons is not None:

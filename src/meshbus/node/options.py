@@ -11,8 +11,9 @@ from typing import Any, TypeAlias, TypedDict
 
 from meshbus.config.daemon import DaemonEntry
 from meshbus.config.edge import EdgeEntry
-from meshbus.config.node import ChannelEntry, ExportEntry, PeerEntry, Unknown, UnknownChannels, Unlisted
+from meshbus.config.node import ChannelEntry, PeerEntry, Unknown
 from meshbus.config.otel import OtelEntry
+from meshbus.config.policy import ExportEntry, UnknownChannels, Unlisted
 from meshbus.config.spelling import Endpoint
 from meshbus.config.subscription import SubscriptionEntry
 from meshbus.config.web import WebEntry
@@ -52,6 +53,8 @@ class NodeOptions(TypedDict, total=False):
     pingwave_radius: int | None
     compat_open_relay: bool | None
     compat_short_sync: bool | None
+    policy_file: Path | str | None
+    policy_issuers: Sequence[bytes | str] | None
     gateway: bool | None
     peer_subnets: Sequence[SubnetId | str] | None
     unknown_channels: UnknownChannels | str | None

@@ -567,6 +567,31 @@ class Reason(Enum):
     REFUSE_PROOF_RATE = 0, "refuse", "proof_rate", (
         "A peer asks for proofs, or sends them, faster than they are checked; look at the sender if this continues.")
 
+    # ── policy of the fleet ─────────────────────────────────────────────────────────────────
+
+    POLICY_MALFORMED = 0, "drop", "policy_malformed", (
+        "A message about the policy of the fleet cannot be read; check the version of the peer.")
+    POLICY_OLD = 0, "drop", "policy_old", (
+        "A neighbor offers an older policy of the fleet than this node holds; it is told about the newer one, which is normal.")
+    POLICY_CONFLICT = 0, "drop", "policy_conflict", (
+        "Two different policies of the fleet have the same version; sign the one that is meant again, with a higher version.")
+    POLICY_TOO_LARGE = 0, "drop", "policy_too_large", (
+        "A neighbor offers a policy of the fleet that is larger than 256 KiB; write fewer entries, for example by prefix.")
+    POLICY_ISSUER = 0, "drop", "policy_issuer", (
+        "A neighbor offers a policy of the fleet of an issuer that is not trusted here; check policy_issuers on both nodes.")
+    POLICY_SIGNATURE = 0, "drop", "policy_signature", (
+        "The signature of an offered policy of the fleet is wrong; look at the neighbor, which may be an attacker.")
+    POLICY_CONTENT = 0, "drop", "policy_content", (
+        "A neighbor sent other bytes than the issuer of the policy signed; another neighbor is asked, but look at this one.")
+    POLICY_STALLED = 0, "drop", "policy_stalled", (
+        "A neighbor stopped sending the policy of the fleet; another one is asked.")
+    POLICY_UNEXPECTED = 0, "drop", "policy_unexpected", (
+        "A part of a policy came without a question, or was asked for and is not here; late ones are normal after a change.")
+    POLICY_UNSENT = 0, "drop", "policy_unsent", (
+        "A message about the policy of the fleet was not sent because too much waits for the peer; it is repeated.")
+    REFUSE_POLICY = 0, "refuse", "policy", (
+        "The policy of the fleet cannot be applied at this node, which keeps the old one; see its history for the reason.")
+
     # ── ZeroMQ edge ─────────────────────────────────────────────────────────────────────────
 
     EVENT_QUEUE_FULL = 0, "drop", "event_queue_full", (

@@ -74,6 +74,18 @@ class TokenCache:
     def __len__(self) -> int:
         return sum(map(len, self._slots.values()))
 
+    def trust(self, issuers: Iterable[bytes]) -> None:
+        """Accept tokens of these issuers only; kept tokens that rest on another one are dropped."""
+        self.trusted_issuers = frozenset(issuers)
+        if self.any_issuer:
+            return
+        for slot, chains in list(self._slots.items()):
+            kept = [chain for chain in chains if chain[0].issuer in self.trusted_issuers]
+            if kept:
+                self._slots[slot] = kept
+            else:
+                del self._slots[slot]
+
     def insert(self, token: PermissionToken) -> bool:
         """Keep a token, even if it is not valid now; return False if there is no room for it.
 

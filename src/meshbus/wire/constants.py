@@ -113,3 +113,4 @@ class Subprotocol:
     PRESENCE = 0x4D08
     APPEND = 0x4D09
     LARGE = 0x4D0A
+    POLICY = 0x4D0B

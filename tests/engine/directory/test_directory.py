@@ -367,6 +367,19 @@ def test_a_peer_is_put_into_its_subnet(assignment: Any, subnet: SubnetId) -> Non
     assert world.out.control == [Announced(ALICE.node_id, direct=True)]
 
 
+def test_other_rules_move_peers_that_have_announced_themselves() -> None:
+    world = World(ALICE, BOB, assignment=FACTORY)
+    world.hear(ALICE, saying(ALICE, "site:factory"))
+    assert [world.directory.assigns] == [True]
+    assert [peer.node_id for peer in world.directory.assign_by(None)] == [ALICE.node_id]
+    assert world.peer(ALICE).claims.subnet == SubnetId.GLOBAL
+    assert [world.directory.assigns] == [False]
+    assert world.directory.assign_by(None) == []
+    assert [peer.node_id for peer in world.directory.assign_by(FACTORY)] == [ALICE.node_id]
+    assert world.peer(ALICE).claims.subnet == SubnetId.new([3, 7])
+    assert world.peer(BOB).claims == PeerClaims()
+
+
 def test_what_others_say_about_a_peer_is_found_but_not_claimed() -> None:
     world = World(ALICE, BOB, assignment=FACTORY)
     assert not world.hear(BOB, saying(ALICE, "site:factory", hop_count=1))

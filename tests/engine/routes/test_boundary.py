@@ -301,6 +301,33 @@ def test_a_plain_relay_learns_nothing() -> None:
     assert boundary.next_timer() is None
 
 
+def test_a_relay_that_becomes_a_gateway_knows_the_names_that_were_announced_before() -> None:
+    engine = rig(NODE, gateway=None, subnet=HERE)
+    boundary = engine.mesh.boundary
+    engine.index.apply(READER.node_id, CapabilitySet([f"publishes:{LAB}"]), 1, 300, 0.0)
+    boundary.heard(READER.node_id, READER.entity_id, 0.0)
+    registry = ChannelConfigRegistry()
+    registry.insert_prefix("lab/", ChannelConfig(name=ChannelName("lab/x"), require_token=True))
+    boundary.set_gateway(GatewayConfig(peer_subnets=(WEST, EAST)), POLICY, 1.0)
+    boundary.set_channels(registry, 1.0)
+    assert boundary.gateway.snapshot().names == (LAB,)
+    assert boundary.gateway.peer_subnets == (WEST, EAST)
+
+
+def test_new_rules_apply_to_the_next_packet_and_counts_continue() -> None:
+    setup = announced_rig()
+    assert setup.judge(OPEN) == (0, NOT_ASKED)
+    before = setup.boundary.versions()
+    setup.boundary.set_gateway(GatewayConfig(peer_subnets=(WEST,)), POLICY, 1.0)
+    setup.boundary.set_channels(setup.boundary._registry, 1.0)
+    assert setup.boundary.versions() != before
+    assert setup.judge(OPEN, now=1.0)[0] == DropReason.UNKNOWN_SUBNET
+    setup.boundary.set_gateway(None, None, 2.0)
+    setup.boundary.set_channels(setup.boundary._registry, 2.0)
+    assert setup.judge(OPEN, now=2.0) == (0, NOT_ASKED)
+    assert setup.boundary.gateway.stats.forwarded == 2
+
+
 def test_without_rules_by_prefix_names_change_no_decision() -> None:
     setup = announced_rig()
     setup.judge(OPEN)

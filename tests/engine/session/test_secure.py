@@ -116,6 +116,30 @@ def test_nothing_of_an_application_is_sent_in_the_clear_to_a_peer_that_was_secur
     assert count(left, Reason.INSECURE) == count(right, Reason.INSECURE) == 0
 
 
+def test_a_session_through_a_relay_is_secure_between_its_ends_with_large_events_and_new_keys() -> None:
+    net = FakeNet(6)
+    config = SecureConfig(mode=SecureMode.AUTO, rekey_s=4.0)
+    relay, (left, right) = net.create("relay", secure=config), two(net, config, config)
+    net.set_path("left", "right", FakePath(loss=1.0))
+    for node in (left, right):
+        node.connect(relay)
+    net.run(for_s=12)
+    with left.turn() as (engine, now, out):
+        engine.connect(right.node_id, None, right.engine.public_key, now, out)
+    net.run_until(lambda: left.speaks_profile_with(right) and are_secure(left, right))
+    assert link_of(left, right).route
+    subscribed(right, left)
+    events = [bytes([number]) * 200_000 for number in range(12)]
+    for event in events:
+        left.publish(CHANNEL, [event], reliable=True)
+        net.run(for_s=1)
+    net.run_until(lambda: right.payloads(CHANNEL) == events)
+    assert link_of(left, right).epoch > 1
+    # The relay has sessions of its own with both, and keys of none other.
+    mine = {id_ for node in (left, right) for id_ in link_of(relay, node).session_ids}
+    assert not mine & {*link_of(left, right).session_ids, *link_of(right, left).session_ids}
+
+
 def test_a_plain_peer_notices_nothing() -> None:
     net = TappedNet()
     left, right = two(net, right=SecureConfig(mode=SecureMode.OFF))

@@ -16,6 +16,7 @@ from meshbus.engine.streams.traffic import MAX_GRANTS, MAX_MESSAGES
 from meshbus.errors import Backpressure
 from meshbus.policy.registry import NegotiatedSet
 from meshbus.wire.constants import PACKET_COST, STREAM_WINDOW, Flags, Subprotocol
+from meshbus.wire.header import Header
 from meshbus.wire.messages.reliable import FIRST_SEQUENCE
 from meshbus.wire.messages.window import Grant, encode_grant
 from tests.engine.ends import SERVED, STREAM, Ends
@@ -343,3 +344,26 @@ def test_an_abandoned_stream_sends_nothing_more_and_is_no_failure() -> None:
     assert left.tick(60.0).trains == []
     assert left.counters.get("fail", "reliable_stream") == 0
     left.traffic.abandon(STREAM_OF_ONE, out)  # twice is fine
+
+
+def test_a_single_best_effort_event_takes_the_short_way_only_if_nothing_is_in_its_way() -> None:
+    payload, header = bytes(1004), Header(stream_id=STREAM)
+
+    def short(ends: Ends, header: Header = header) -> list[int]:
+        out = Output()
+        traffic = ends.left.streams.traffic_of(ends.left.peer)
+        sent = traffic.send_plain(header, payload, 1, 0.0, out)
+        assert sent == bool(out.trains)
+        opened = [ends.right.peer.link.opener.open(next(train.datagrams()))[0] for train in out.trains]
+        return [one.sequence for one in opened]
+
+    ends = Ends(window=2 * COST)
+    assert [short(ends), short(ends)] == [[0], [1]]
+    assert ends.left.peer.tx_stream(STREAM).credit == 0
+    assert short(ends) == [], "no credit is left"
+    assert short(Ends(), Header(stream_id=STREAM, flags=Flags.RELIABLE)) == []
+    assert short(Ends(profile=False)) == [], "a plain peer may need more than this"
+    waiting = Ends(window=2 * COST)
+    waiting.left.send(numbered(3, size=1000))
+    waiting.left.peer.tx_stream(STREAM).credit = 10 * COST
+    assert short(waiting) == [], "it would overtake what waits"

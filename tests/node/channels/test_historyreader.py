@@ -214,7 +214,11 @@ async def test_losing_the_permission_ends_the_subscription_with_a_reason(tmp_pat
         await publish(publisher, 0, 3)
         async with subscriber.subscribe(LIDAR, since=0) as subscription:
             assert await take(subscription, 3) == numbered(0, 3)
-            closed = Node.open(channels=[{"name": LIDAR, "require_token": True}], **QUICK).config.channel_registry()
+            closed = (
+                Node.open(channels=[{"name": LIDAR, "require_token": True}], **QUICK)
+                .config.own_policy()
+                .channel_registry()
+            )
             publisher.set_channel_configs(closed)
             with pytest.raises(ChannelError, match="unauthorized"):
                 await asyncio.wait_for(subscription.next_batch(), PATIENCE_S)

@@ -179,7 +179,9 @@ async def test_a_refusal_of_this_node_is_a_failure_without_a_peer() -> None:
 
 async def test_a_wrong_event_is_refused_at_once(nodes: tuple[Node, Node]) -> None:
     lidar = nodes[0].publisher("sensors/lidar")
-    with pytest.raises(LocalProtocolError, match="an event of 8105 bytes is too large"):
+    with pytest.raises(
+        LocalProtocolError, match="send takes events of at most 8104 bytes, got 8105; publish a larger one"
+    ):
         lidar.send(bytes(8105))
     with pytest.raises(LocalProtocolError, match="an event is bytes or text, got int"):
         lidar.send(7)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from tests.engine.base.test_batch import batch_of
 class Desk:
     """A subscription with everything it calls."""
 
-    def __init__(self, when_full: WhenFull = WhenFull.BLOCK, **bounds: int) -> None:
+    def __init__(self, when_full: WhenFull = WhenFull.BLOCK, **bounds: Any) -> None:
         self.calls: list[Any] = []
         self.notices: list[SlowConsumer] = []
         self.subscription = Subscription(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from meshbus.node.driving import driver as driver_module
 from meshbus.node.driving.driver import Driver
 from meshbus.node.driving.turns import GUEST_DATAGRAMS
 from meshbus.node.driving.udp import MAX_TRAINS, UdpSocket
+from meshbus.node.driving.waiter import Waiter
 from meshbus.policy.reason import Reason
 from meshbus.wire.keys import Role
 from tests.patience import PATIENCE_S
@@ -343,31 +345,55 @@ async def test_a_closed_port_of_a_neighbor_is_reported(
     await until(lambda: refused == [address])
 
 
-async def test_while_it_polls_the_loop_does_not_sleep_and_afterwards_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_driver_that_polls_reads_without_the_loop_and_rests_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     engine: Any = ScriptedEngine()
     socket = UdpSocket.bind("127.0.0.1", 0)
-    now = 100.0
-    monkeypatch.setattr(Driver, "now", staticmethod(lambda: now))
-    driver = Driver(engine, socket, lambda _: None, poll_s=0.005)
-    polls = 0
-    poll = driver._poll
+    moments = count()
+    late = 0.0
+    monkeypatch.setattr(Driver, "now", staticmethod(lambda: 100.0 + late + next(moments) * 1e-5))
+    driver = Driver(engine, socket, lambda _: None, poll_s=1000.0)
+    polling = driver._polling
+    assert polling is not None
+    with UdpSocket.bind("127.0.0.1", 0) as sender:
+        engine.events.add(sender.address)
+        sender.send([Train(socket.address, b"x", 1)])
+        await until(lambda: polling._until is not None)
+        asyncio.get_running_loop().remove_reader(socket.fileno())
+        sender.send([Train(socket.address, b"y", 1)])
+        await until(lambda: len(engine.sources) == 2)
+        late = 2000.0
+        await until(lambda: polling._until is None)
+    driver.close()
+    assert not polling._sockets
 
-    def counted() -> None:
-        nonlocal polls
-        polls += 1
-        poll()
 
-    monkeypatch.setattr(driver, "_poll", counted)
+async def test_a_task_goes_on_in_the_callback_of_its_datagram(
+    desk: tuple[Driver, Any, StubbornSocket, list[Output]],
+) -> None:
+    driver, _, socket, _ = desk
+    steps: list[str] = []
+    waiter, loop = Waiter(), asyncio.get_running_loop()
+
+    async def read() -> None:
+        await waiter
+        steps.append("task")
+
+    def on_output(_: Output) -> None:
+        loop.call_soon(steps.append, "next iteration")
+        driver.wake(waiter)
+        steps.append("output")
+
+    driver._on_output = on_output
+    task = asyncio.ensure_future(read())
+    await asyncio.sleep(0)
     with UdpSocket.bind("127.0.0.1", 0) as sender:
         sender.send([Train(socket.address, b"x", 1)])
-        await until(lambda: polls >= 20)
-        now += 0.006
-        await until(lambda: driver._awake_until is None)
-        last = polls
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert polls == last
-    driver.close()
+        await until(lambda: len(steps) == 3)
+    assert steps == ["output", "task", "next iteration"]
+    await task
+    late = Waiter()
+    driver.wake(late)
+    assert late.done(), "outside of such a callback it is woken as any other future"
 
 
 async def test_a_quiet_socket_is_read_once_and_a_busy_one_until_it_is_empty(

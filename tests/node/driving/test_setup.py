@@ -1,6 +1,7 @@
 """From configuration to the engine's settings."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from meshbus.config.node import NodeConfig
 from meshbus.engine.settings import NatConfig, OpaqueMode
 from meshbus.errors import LocalProtocolError
 from meshbus.node.driving.setup import engine_settings, parse_key, wall
-from meshbus.wire.constants import ROUTED_PAYLOAD
+from meshbus.wire.constants import ROUTED_PAYLOAD, Subprotocol
 
 PSK = bytes(32)
 
@@ -46,6 +47,17 @@ def test_names_of_the_configuration_reach_the_engine() -> None:
     assert (settings.liveness.heartbeat_s, settings.liveness.session_timeout_s) == (1, 4)
     assert settings.opaque is OpaqueMode.COMPATIBLE
     assert not settings.profile
+
+
+def test_what_a_node_carries_follows_from_what_it_has(tmp_path: Path) -> None:
+    assert engine_settings(NodeConfig.load(env={}), PSK).carries == frozenset()
+    issuer = "ab" * 32
+    config = NodeConfig.load(env={}, policy_issuers=[issuer], policy_file=tmp_path / "policy.toml")
+    settings = engine_settings(config, PSK)
+    assert settings.carries == {Subprotocol.POLICY}
+    assert settings.policy_issuers == (bytes.fromhex(issuer),)
+    both = engine_settings(NodeConfig.load(env={}, daemons_dir=tmp_path, policy_issuers=[issuer], policy_file="p"), PSK)
+    assert both.carries > {Subprotocol.POLICY, Subprotocol.MIGRATION}
 
 
 def test_keys_are_bytes_or_hex() -> None:

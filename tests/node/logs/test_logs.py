@@ -317,7 +317,9 @@ async def test_a_subscriber_that_loses_its_permission_during_a_sync_gets_nothing
         gate = Gate(monkeypatch)
         publishing = asyncio.ensure_future(publisher.publisher(LIDAR).publish(b"secret"))
         await gate.reached()
-        closed = Node.open(channels=[{"name": LIDAR, "require_token": True}], **QUICK).config.channel_registry()
+        closed = (
+            Node.open(channels=[{"name": LIDAR, "require_token": True}], **QUICK).config.own_policy().channel_registry()
+        )
         publisher.set_channel_configs(closed)
         gate.open.set()
         report = await publishing

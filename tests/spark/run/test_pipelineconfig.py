@@ -130,8 +130,8 @@ name = "b"
 """
     path = write(tmp_path, "gateway = true\n" + entries)
     config = NodeConfig.load(path, env={})
-    engine = rig(subnet=config.subnet, gateway=config.gateway_config())
-    engine.set_channel_configs(config.channel_registry(), 0.0, Output())
+    engine = rig(subnet=config.subnet, gateway=config.own_policy().gateway_of(0, None))
+    engine.set_channel_configs(config.own_policy().channel_registry(), 0.0, Output())
     node = engine.mesh.boundary.gateway.snapshot()
     policy = load_policy(path)
     assert (policy.prefixes, set(policy.channels)) == (node.prefixes, set(node.channels))

@@ -14,6 +14,7 @@ import msgspec
 from meshbus.errors import HandshakeFault
 from meshbus.names.channel import ChannelName
 from meshbus.wire.messages.append import Appended
+from meshbus.wire.messages.fleetpolicy import PolicyStatement
 from meshbus.wire.messages.membership import AckReason
 
 
@@ -348,6 +349,15 @@ class Carried(msgspec.Struct, frozen=True):
     message: bytes
 
 
+class PolicyArrived(msgspec.Struct, frozen=True):
+    """A newer policy of the fleet has arrived: an issuer that this node trusts signed it, and it is complete."""
+
+    node_id: int
+    """The neighbor that sent it."""
+    statement: PolicyStatement
+    policy: bytes
+
+
 Control: TypeAlias = (
     SessionUp
     | HandshakeFailed
@@ -379,4 +389,5 @@ Control: TypeAlias = (
     | AppendAnswered
     | ReplicaWork
     | Carried
+    | PolicyArrived
 )

@@ -201,8 +201,8 @@ class Publications(Service):
             MAX_NUMBERED, self._counters.forgetting("publish_numbers")
         )
         """The publish number of the next event, by channel."""
-        self._last: tuple[PublishPlan | None, Header] = (None, Header())
-        """The last plan and the header of its packets."""
+        self._last: tuple[PublishPlan | None, Header, PublishReport] = (None, Header(), PublishReport(0, 0))
+        """The last plan, the header of its packets, and the report of an event that was sent to all its subscribers."""
         self._moved: dict[Publication, None] = {}
         """Publishes of which a leg has ended, so that others may start."""
 
@@ -271,22 +271,28 @@ class Publications(Service):
         plan = self._planner.plan(channel, config, now)
         number = self._number(channel, 1, now)
         self.tally.add(channel, 1, size)
-        header, payload = self._pattern(plan), size.to_bytes(FRAME_PREFIX_BYTES, "little") + event
+        header, report = self._pattern(plan)
+        payload, legs = size.to_bytes(FRAME_PREFIX_BYTES, "little") + event, plan.legs
         if len(payload) > ROUTED_PAYLOAD and self._is_relayed(plan):
             return self._send_slowly(plan, config, event, number, now, out)
+        stamp = stamp_of(self._wall(now))
+        peer = self._peers.get(legs[0]) if len(legs) == 1 else None
+        if peer is not None and self._streams.traffic_of(peer).send_plain(header, payload, stamp, now, out):
+            self.sent_events += 1
+            self.sent_bytes += size
+            return report
         ways = []
-        for node_id in plan.legs:
+        for node_id in legs:
             peer = self._peers.get(node_id)
             # One peer without credit is enough to take the general way, which can wait. Nothing was sent so far.
             if peer is None or not (traffic := self._streams.traffic_of(peer)).admits(header, len(payload), now):
                 return self._send_slowly(plan, config, event, number, now, out)
             ways.append(traffic)
-        stamp = stamp_of(self._wall(now))
         for traffic in ways:
             traffic.send_one(header, payload, number, stamp, now, out)
         self.sent_events += len(ways)
         self.sent_bytes += size * len(ways)
-        return PublishReport(len(ways), len(ways), (), plan.filtered)
+        return report
 
     def confirm(self, channel: ChannelName) -> Confirmation:
         """Begin to wait until what was sent on the reliable streams of a channel is acknowledged."""
@@ -355,7 +361,7 @@ class Publications(Service):
         return self._begin(prepared, number, now, out)
 
     def _begin(self, prepared: Prepared, number: int, now: float, out: Output) -> Publication:
-        header, stamp, loads = self._pattern(prepared.plan), stamp_of(self._wall(now)), list[Cargo]()
+        (header, _), stamp, loads = self._pattern(prepared.plan), stamp_of(self._wall(now)), list[Cargo]()
         for piece in prepared.pieces:
             if isinstance(piece, Packed):
                 loads.append(Load(header, Packed(piece.data, piece.bounds, piece.counts, stamp), number))
@@ -379,13 +385,17 @@ class Publications(Service):
             del self._moved[publication]
             self._run(publication, now, out)
 
-    def _pattern(self, plan: PublishPlan) -> Header:
-        """Return the header of the packets of a plan; the same object as long as the plan is the same."""
-        known, header = self._last
+    def _pattern(self, plan: PublishPlan) -> tuple[Header, PublishReport]:
+        """Return the header of the packets of a plan, and the report of an event that was sent to all its subscribers.
+
+        The same objects as long as the plan is the same.
+        """
+        known, header, report = self._last
         if known is not plan:
             header = plan.header(origin_hash=self._origin_hash, subnet_id=self._subnet_id, hop_ttl=HOP_TTL)
-            self._last = plan, header
-        return header
+            report = PublishReport(len(plan.legs), len(plan.legs), (), plan.filtered)
+            self._last = plan, header, report
+        return header, report
 
     def _run(self, publication: Publication, now: float, out: Output) -> None:
         """Start legs up to the limit, and end the publish if all have ended."""

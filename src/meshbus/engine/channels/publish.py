@@ -269,9 +269,7 @@ class Planner:
         limit of the channel. In both cases nothing may be sent.
         """
         stamp = self._state()
-        if len(self._known) >= MAX_PLANS:
-            self._counters.add("forget", "plans", len(self._known))
-        if stamp != self._stamp or len(self._known) >= MAX_PLANS:
+        if stamp != self._stamp:
             self._known.clear()
             self._stamp = stamp
         plan = self._known.get((channel, config.reliable))
@@ -356,6 +354,9 @@ class Planner:
             max_rate_pps=None if policy is None else policy.max_rate_pps,
         )
         if self._stays(channel, policy) and not filtered:
+            if len(self._known) >= MAX_PLANS:
+                self._counters.add("forget", "plans", len(self._known))
+                self._known.clear()
             self._known[channel, config.reliable] = plan
         return plan
 

@@ -26,7 +26,7 @@ This node's own announcement is in engine/directory/announce.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -40,6 +40,7 @@ from meshbus.engine.session.peer import Peer, PeerClaims
 from meshbus.engine.session.service import Context, Service
 from meshbus.errors import LocalProtocolError, RemoteProtocolError
 from meshbus.names.subnet import SubnetId
+from meshbus.policy.assign import Assignment
 from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.discovery import ScopeFilter
@@ -236,6 +237,24 @@ class Directory(Service):
         self._pins.put(node_id, entity_id)
         return True
 
+    @property
+    def assigns(self) -> bool:
+        """Whether rules assign nodes to subnets; without rules all of them are in GLOBAL."""
+        return self._assignment is not None
+
+    def assign_by(self, assignment: Assignment | None) -> list[Peer]:
+        """Assign peers to subnets by other rules, and return those whose subnet changed; their claims are set already."""
+        self._assignment = assignment
+        moved = []
+        for peer in self._peers:
+            # A peer whose announcement has expired shows no tags: it keeps its subnet until it announces itself again.
+            if peer.node_id in self._claims_versions:
+                subnet = self._subnet_for(peer.claims.capabilities.tags)
+                if subnet != peer.claims.subnet:
+                    peer.claims = msgspec.structs.replace(peer.claims, subnet=subnet)
+                    moved.append(peer)
+        return moved
+
     def known(self, now: float) -> dict[int, CapabilitySet]:
         """Return the capabilities of every node that has announced any."""
         return self._index.known(now)
@@ -367,12 +386,15 @@ class Directory(Service):
         # policy.md §8.4: a newer version replaces; after the expiry any version does.
         if current is not None and now <= current.expires_at and heard.version <= current.version:
             return False
-        subnet = SubnetId.GLOBAL if self._assignment is None else self._assignment.assign(heard.tags)
-        before, peer.claims = peer.claims, PeerClaims(heard.entity_id, capabilities, subnet)
+        before, peer.claims = peer.claims, PeerClaims(heard.entity_id, capabilities, self._subnet_for(heard.tags))
         expires_at = now + _lifetime(heard)
         self._claims_versions[peer.node_id] = _ClaimsVersion(heard.version, expires_at)
         self._sweep_by(expires_at + SWEEP_S)
         return before != peer.claims
+
+    def _subnet_for(self, tags: Iterable[str]) -> SubnetId:
+        # Without a subnet policy no node can be assigned to a subnet: all are in GLOBAL (policy.md §6.2).
+        return SubnetId.GLOBAL if self._assignment is None else self._assignment.assign(tags)
 
     def _same_subnet(self, node_id: int) -> bool:
         """Return whether a node counts as being in our subnet.

@@ -21,8 +21,10 @@ from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.routes.learnednames import MAX_NAMES, LearnedNames
 from meshbus.engine.routes.publishers import MAX_ORIGINS, Publishers
 from meshbus.engine.session.service import Context
+from meshbus.engine.settings import GatewayConfig
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
+from meshbus.policy.assign import Assignment
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.gateway import SubnetGateway
 from meshbus.policy.reason import Reason
@@ -89,6 +91,15 @@ class Boundary:
         self._now = 0.0
         self.gateway = self._build()
 
+    def set_gateway(self, config: GatewayConfig | None, assignment: Assignment | None, now: float) -> None:
+        """Judge by these rules from the next `set_channels` on, which must follow at once."""
+        learns = self.config is None and config is not None
+        self.config, self._assignment = config, assignment
+        if learns:
+            # A plain relay does not need the names that nodes announce, so it has not kept them.
+            for node_id in self._nodes:
+                self._learn_from(node_id, now)
+
     def set_channels(self, registry: ChannelConfigRegistry | None, now: float) -> None:
         """Use these channel configurations, and keep the gateway's counters."""
         self._registry = ChannelConfigRegistry() if registry is None else registry
@@ -108,14 +119,19 @@ class Boundary:
         """Record the entity of a signed announcement, and what it may publish on."""
         self._learn(now)
         self._nodes.put(node_id, self._publishers.heard(node_id, entity_id, now))
+        self._learn_from(node_id, now)
+
+    def _learn_from(self, node_id: int, now: float) -> None:
+        """Learn the names of channels that a node announced, if this node is a gateway."""
         entry = self._index.get(node_id)
-        if self.config is not None and entry is not None:
-            names = announced_channels(entry.capabilities.tags)
-            # Names of nodes that are gone are true as well; they go when there is no room, before any other.
-            if len(names) > self._names.room and now >= self._sweep_at:
-                self._sweep_at = now + NAMES_S
-                self._names.keep(self._index.__contains__)
-            self._counters.count(Reason.EVICT_CHANNEL_NAMES, self._names.hear(node_id, names, entry.via))
+        if self.config is None or entry is None:
+            return
+        names = announced_channels(entry.capabilities.tags)
+        # Names of nodes that are gone are true as well; they go when there is no room, before any other.
+        if len(names) > self._names.room and now >= self._sweep_at:
+            self._sweep_at = now + NAMES_S
+            self._names.keep(self._index.__contains__)
+        self._counters.count(Reason.EVICT_CHANNEL_NAMES, self._names.hear(node_id, names, entry.via))
 
     def recheck(self, now: float) -> None:
         """Check again what each publisher may publish on."""
@@ -210,17 +226,7 @@ class Boundary:
         # A plain relay: every channel is unknown and forwarded, so that only the TTL is judged.
         if config is None:
             return SubnetGateway(SubnetId.GLOBAL, channels=ChannelConfigRegistry(), forward_unknown=True)
-        gateway = SubnetGateway(
-            self._subnet,
-            config.peer_subnets,
-            channels=self._registry,
-            forward_unknown=config.forward_unknown,
-            publishers=self._publishers.guard if config.enforce_publishers else None,
-            verify_publisher=self._publishers.may_publish,
-        )
-        for channel, subnets in config.exports.items():
-            gateway.export(channel, subnets)
-        return gateway
+        return config.build(self._subnet, self._registry, self._publishers.guard, self._publishers.may_publish)
 
     def _learn(self, now: float) -> None:
         """Apply changed rules and names to the gateway; names of other nodes at most once in NAMES_S."""

@@ -142,7 +142,7 @@ class Negotiator(Service):
     def is_plain(self, peer: Peer) -> bool:
         """Return whether a peer is known not to use the profile with this node; otherwise it may still agree."""
         negotiation = self._negotiations.get(peer.node_id)
-        decided = negotiation is not None and (negotiation.announced or self.never(peer))
+        decided = negotiation is not None and (negotiation.announced or self._never(peer))
         return negotiation is None or (decided and not self._may_negotiate(peer, negotiation))
 
     def counts_as_plain(self, peer: Peer) -> bool:
@@ -317,7 +317,7 @@ class Negotiator(Service):
     def _offers_again(self, peer: Peer) -> bool:
         return self._offers_to(peer) and peer.node_id in self._agreed_before
 
-    def never(self, peer: Peer) -> bool:
+    def _never(self, peer: Peer) -> bool:
         """Return whether this node would not use the profile with a peer, whatever that announces."""
         plain = self._profiles.get(peer.node_id) is Profile.PLAIN
         return plain or not self._registry.is_handled(Subprotocol.NEGOTIATION)

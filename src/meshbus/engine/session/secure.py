@@ -141,8 +141,8 @@ class Secure(Service):
     def vouched(self, peer: Peer, now: float, out: Output) -> None:
         """Hold data for a peer whose signed announcement says that it uses secure sessions."""
         session = self._sessions.get(peer.node_id)
-        # A peer that is configured as plain will not be asked, whatever it announces.
-        speaks = _TAG in peer.claims.capabilities.tags and not self._negotiator.never(peer)
+        # A peer that is configured as plain is not asked, whatever it announces; nor is any by a node without tags.
+        speaks = _TAG in peer.claims.capabilities.tags and not self._negotiator.is_plain(peer)
         if session is not None and speaks:
             self._hold(peer, session, now)
 

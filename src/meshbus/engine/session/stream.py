@@ -188,6 +188,10 @@ class RxStream:
 
         A sender numbers the packets of a stream without holes, so what is missing was lost or is late.
         """
+        if lowest == self._next and highest - lowest == packets - 1 and self._first is not None:
+            self._next = highest + 1  # the next ones, as nearly always
+            self._received += packets
+            return 0
         # A restarted peer counts from another number; the gap in between is not a loss.
         if self._first is None or highest - self._next > MAX_JUMP:
             self._first, self._next, self._received, self.lost = lowest, lowest, 0, 0

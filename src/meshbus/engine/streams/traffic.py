@@ -158,9 +158,24 @@ class Traffic:
             return False
         return self._room(header, now) > 0
 
-    def send_one(  # hot: bench_publish
-        self, header: Header, payload: bytes, pub_seq: int, stamp: int, now: float, out: Output
-    ) -> None:
+    def send_plain(
+        self, header: Header, payload: bytes, stamp: int, now: float, out: Output
+    ) -> bool:  # hot: bench_publish
+        """Send one event on a best-effort stream to a meshbus peer, if nothing is in its way; return whether it was sent.
+
+        Most single events are of this kind. For all others, `admits` and `send_one` decide what they need.
+        """
+        peer, size = self.peer, len(payload)
+        stream = peer.tx_stream(header.stream_id)
+        if header.flags & _RELIABLE or self.outbox.waiting(header.stream_id):
+            return False
+        if not stream.admits(size + PACKET_COST) or not self.reliable.agreed:
+            return False
+        self._small_at = now
+        out.trains.append(peer.link.seal_one(header, payload, stream.take(1, size), stamp))
+        return True
+
+    def send_one(self, header: Header, payload: bytes, pub_seq: int, stamp: int, now: float, out: Output) -> None:
         """Send one event as a packet of its own; call it only if `admits` returned True."""
         stream_id = header.stream_id
         self._small_at = now

@@ -26,8 +26,7 @@ from meshbus.node.driving.live import Live
 from meshbus.node.driving.tasks import TaskOwner
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
-from meshbus.wire.constants import FRAME_PREFIX_BYTES, MAX_PAYLOAD
-from meshbus.wire.frames import check_event_size
+from meshbus.wire.constants import FRAME_PREFIX_BYTES, MAX_EVENT, MAX_PAYLOAD
 
 EARLY_BYTES = 64 << 10
 """Bytes that are sent before `max_delay_ms` is over: about one train of packets, so waiting longer would gain nothing."""
@@ -101,7 +100,8 @@ class SendQueue:
         """Take an event; raises Backpressure if there is no room and the policy is FAIL."""
         size = len(event) + FRAME_PREFIX_BYTES
         if size > MAX_PAYLOAD:
-            check_event_size(len(event))
+            problem = f"send takes events of at most {MAX_EVENT} bytes, got {len(event)}"
+            raise LocalProtocolError(f"{problem}; publish a larger one with `await publisher.publish(event)`")
         with self._lock:
             if self._bytes + size > self._max_bytes and not self._make_room(size):
                 return

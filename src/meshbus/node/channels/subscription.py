@@ -15,7 +15,6 @@ come from is node/channels/joining.py and node/channels/historyreader.py.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import StrEnum
@@ -27,6 +26,7 @@ import msgspec
 
 from meshbus.engine.base.batch import Event, EventBatch
 from meshbus.errors import SlowConsumer
+from meshbus.node.driving.waiter import Waiter, Wake
 from meshbus.policy.bound import Bound, By
 
 MAX_EVENTS = 65_536
@@ -110,10 +110,12 @@ class Subscription:
         max_events: int = MAX_EVENTS,
         max_bytes: int = MAX_BYTES,
         max_overrun_bytes: float = inf,
+        wake: Wake = Waiter.wake,
     ) -> None:
         """Prepare a subscription; `hold` stops the stream of a batch, or without one resumes what it had stopped.
 
-        If it blocks, it takes `max_overrun_bytes` of each stream while it is full, and drops what comes beyond.
+        If it blocks, it takes `max_overrun_bytes` of each stream while it is full, and drops what comes beyond. `wake`
+        lets a reader go on when events have come.
         """
         self.topic = topic
         self.when_full = WhenFull(when_full)
@@ -126,7 +128,9 @@ class Subscription:
         self._pending = self._pending_bytes = 0
         self._received = self._delivered = self._dropped = self._missed = 0
         self._lost: int | None = None
-        self._wake = asyncio.Event()
+        self._wake_one = wake
+        self._waiters: list[Waiter] = []
+        """One for each task that waits for events: usually one."""
         self._behind = False
         self._closed = False
         self._error: Exception | None = None
@@ -147,7 +151,7 @@ class Subscription:
         if not self._closed:
             self._closed = True
             self._release()
-            self._wake.set()
+            self._wake()
             await self._stop(self)
 
     @property
@@ -194,8 +198,7 @@ class Subscription:
                 raise self._error
             if self._closed:
                 return None
-            self._wake.clear()
-            await self._wake.wait()
+            await self._wait()
         batch = self._queue.popleft()
         events = len(batch)
         self._pending -= events
@@ -225,7 +228,7 @@ class Subscription:
         self._queue.append(batch)
         self._pending += events
         self._pending_bytes += size
-        self._wake.set()
+        self._wake()
 
     def miss(self, events: int) -> None:
         """Count events that can no longer be read; called by the node."""
@@ -255,7 +258,21 @@ class Subscription:
     def fail(self, error: Exception) -> None:
         """Raise an error to the reader after the events that wait; called by the node."""
         self._error = error
-        self._wake.set()
+        self._wake()
+
+    async def _wait(self) -> None:
+        waiter = Waiter()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiters:  # it was cancelled
+                self._waiters.remove(waiter)
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            self._wake_one(waiter)
 
     def _is_full(self, batch: EventBatch | None = None) -> bool:
         events, size = (0, 0) if batch is None else (len(batch), batch.nbytes)
@@ -281,7 +298,7 @@ class Subscription:
             case WhenFull.FAIL:
                 self._dropped += len(batch)
                 self._error = self._tell()
-                self._wake.set()
+                self._wake()
                 return None
 
     def _forget(self, batch: EventBatch) -> None:

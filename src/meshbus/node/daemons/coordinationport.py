@@ -73,7 +73,7 @@ class CoordinationPort:
         elif node_id not in self._up:
             self._up.add(node_id)
             # Without rules it is not known in which subnets peers are.
-            subnet = None if engine.settings.assignment is None else peer.claims.subnet
+            subnet = peer.claims.subnet if engine.directory.assigns else None
             self.send(engine, self.coordination.peer_up(node_id, subnet, now), now, out)
 
     def _down(self, engine: Engine, node_id: int, now: float, out: Output) -> None:

@@ -24,8 +24,10 @@ from meshbus.engine.routes.forward import FORWARDED
 from meshbus.engine.session.link import MAX_TRAIN_PACKETS
 from meshbus.engine.streams.large import PARTS
 from meshbus.node.driving.lanes import Lanes
+from meshbus.node.driving.polling import Polling
 from meshbus.node.driving.turns import Turns
 from meshbus.node.driving.udp import MAX_DATAGRAMS, UdpSocket
+from meshbus.node.driving.waiter import Waiter
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 
@@ -70,9 +72,9 @@ class Driver:
         self, engine: Engine, socket: UdpSocket, on_output: Callable[[Output], None], poll_s: float = 0.0
     ) -> None:
         """Begin to receive; for `poll_s` after each datagram the loop does not sleep, but looks for the next."""
-        self._poll_s = poll_s
-        self._awake_until: float | None = None
-        """Until when the loop must not sleep; None while it may."""
+        self._polling = Polling(poll_s, self._readable, self.now) if poll_s else None
+        self._woken: list[Waiter] | None = None
+        """What the datagrams of this callback woke; None outside of such a callback."""
         self.engine = engine
         self.socket = socket
         self._on_output = on_output
@@ -128,24 +130,44 @@ class Driver:
                 self._end_burst()
         self.apply(out)
 
+    def wake(self, waiter: Waiter) -> None:
+        """Continue a task that waited for events: when the datagram that brought them is done with, or soon."""
+        if self._woken is None:
+            waiter.wake()
+        else:
+            self._woken.append(waiter)
+
     def close(self) -> None:
         """Stop the timers and close the socket; closing twice is fine."""
         if self.closed:
             return
         self._end_burst()
         self.closed = True
+        if self._polling is not None:
+            self._polling.stop()
         for timer in (self._timer, self._asking):
             if timer is not None:
                 timer.cancel()
         self._loop.remove_writer(self.socket.fileno())
         for socket in (self.socket, *self._lanes):
-            self._loop.remove_reader(socket.fileno())
+            self._ignore(socket)
             socket.close()
 
     def _readable(self, socket: UdpSocket) -> None:
+        """Handle what came, and then let the tasks go on that waited for it."""
         now = self.now()
         if not self._may_drain(socket, now):
             return
+        woken: list[Waiter] = []
+        self._woken = woken
+        try:
+            self._read(socket, now)
+        finally:
+            self._woken = None
+            for waiter in woken:
+                waiter.resume()
+
+    def _read(self, socket: UdpSocket, now: float) -> None:
         quiet, socket.drained_at = now - socket.drained_at > QUIET_S, now
         if quiet:
             self._take_first(socket, now)
@@ -193,36 +215,30 @@ class Driver:
         refused = 2 * (counters.lost - lost) > datagrams
         ended = self.now()
         self._turns.note(socket, began, ended, datagrams, events=events, refused=refused)
-        if self._poll_s:
-            self._stay_awake(ended)
+        if self._polling is not None and not self.closed:
+            self._polling.stay_awake(ended)
         if self.took is not None:
             self.took(ended - began)
         return events and not large
-
-    def _stay_awake(self, now: float) -> None:
-        """Keep the loop from sleeping for a while: waking up takes longer than handling a datagram."""
-        if self._awake_until is None:
-            self._loop.call_soon(self._poll)
-        self._awake_until = now + self._poll_s
-
-    def _poll(self) -> None:
-        # A loop with a callback that is ready does not sleep; it looks which sockets are readable and goes on.
-        if self.closed or self._awake_until is None or self.now() >= self._awake_until:
-            self._awake_until = None
-        else:
-            self._loop.call_soon(self._poll)
 
     def _may_drain(self, socket: UdpSocket, now: float) -> bool:
         """Return whether it is a socket's turn; if not, stop listening to it until it is."""
         wait_s = self._turns.wait_s(socket, now)
         if wait_s:
-            self._loop.remove_reader(socket.fileno())
+            self._ignore(socket)
             self._loop.call_later(wait_s, self._listen, socket)
         return not wait_s
 
     def _listen(self, socket: UdpSocket) -> None:
         if not self.closed and socket.fileno() >= 0:
             self._loop.add_reader(socket.fileno(), self._readable, socket)
+            if self._polling is not None:
+                self._polling.add(socket)
+
+    def _ignore(self, socket: UdpSocket) -> None:
+        self._loop.remove_reader(socket.fileno())
+        if self._polling is not None:
+            self._polling.remove(socket)
 
     def _follow_peers(self) -> None:
         """Open lanes for the neighbors of this moment, and close the others."""
@@ -232,7 +248,7 @@ class Driver:
         self._lanes.follow(self.engine.peers.neighbors(), self._listen, self._end_lane)
 
     def _end_lane(self, lane: UdpSocket) -> None:
-        self._loop.remove_reader(lane.fileno())
+        self._ignore(lane)
         self._turns.forget(lane)
         self._drain(lane)
 
@@ -302,6 +318,10 @@ class Driver:
     def _tick(self) -> None:
         self._timer = self._timer_at = None
         self.apply(self._call(self.engine.tick, self.now()))
+        # Asked now instead of in a moment: nothing waits for this callback.
+        if self._asking is not None:
+            self._asking.cancel()
+            self._set_timer()
 
     def _report(self, out: Output) -> None:
         """Pass on what the engine reports in pieces, so that each can fail without the others."""

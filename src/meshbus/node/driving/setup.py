@@ -15,6 +15,7 @@ from meshbus.engine.settings import (
     LivenessConfig,
     NatConfig,
     OpaqueMode,
+    PolicySettings,
     SecureConfig,
 )
 from meshbus.errors import LocalProtocolError
@@ -40,21 +41,26 @@ def engine_settings(
     receive_buffer: int = BUFFER_BYTES,
     bound: object = None,
     pins: Mapping[int, bytes] | None = None,
+    policy: PolicySettings | None = None,
 ) -> EngineSettings:
-    """Return the engine's settings for a configuration, what the system granted it, and the pins of earlier runs."""
+    """Return the engine's settings for a configuration, what the system granted it, and the pins of earlier runs.
+
+    The policy is the one that the node starts with; by default nothing is restricted.
+    """
+    policy = policy or PolicySettings()
     local = config.bind.host in {"127.0.0.1", "::1", "localhost"}
     packet = config.max_packet or (MAX_DATAGRAM - ROUTE_BYTES if local else NETWORK_PACKET)
     return EngineSettings(
         psk=psk,
         subnet=config.subnet,
-        assignment=config.subnet_policy(),
+        assignment=policy.assignment,
         handshake=HandshakeConfig(tries=config.handshake_attempts, timeout_s=config.handshake_timeout_s),
         liveness=LivenessConfig(
             heartbeat_s=config.heartbeat_s, session_timeout_s=config.session_timeout_s, radius=config.pingwave_radius
         ),
         open_relay=config.compat_open_relay,
         short_sync=config.compat_short_sync,
-        gateway=config.gateway_config(),
+        gateway=policy.gateway,
         announce=AnnounceConfig(channels=config.announce_channels),
         directory=DirectoryConfig(require_signed=config.require_signed_announcements),
         nat=NatConfig(bind=numeric(bound), public_address=numeric(config.public_address)),
@@ -63,15 +69,22 @@ def engine_settings(
         ack_timeout_s=config.membership_ack_timeout_s,
         max_channels_per_peer=config.max_channels_per_peer,
         token_sweep_s=config.token_sweep_s,
-        trusted_issuers=config.trusted_issuers,
+        trusted_issuers=policy.trusted_issuers,
         any_issuer=config.compat_any_issuer,
         unannounced_global=config.compat_unannounced_global,
         window=_window(config, receive_buffer, local=local),
         profile=config.profile,
         max_payload=packet - PACKET_COST,
-        carries=frozenset() if config.daemons_dir is None else CARRIED,
+        carries=_carried(config),
+        policy_issuers=config.policy_issuers,
         loopback=local,
     )
+
+
+def _carried(config: NodeConfig) -> frozenset[int]:
+    """Return the optional subprotocols that a node handles."""
+    daemons = frozenset() if config.daemons_dir is None else CARRIED
+    return daemons | {Subprotocol.POLICY} if config.policy_issuers else daemons
 
 
 def _window(config: NodeConfig, receive_buffer: int, *, local: bool) -> int:

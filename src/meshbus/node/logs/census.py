@@ -249,7 +249,7 @@ class Census:
         self._hour, self._version, self._changes = hour, roster.version, 0
 
     def _describe(self, peer: Peer) -> Fact:
-        return node_fact(peer, placed=self._engine.settings.assignment is not None)
+        return node_fact(peer, placed=self._engine.directory.assigns)
 
     def _add(self, facts: Sequence[Fact]) -> None:
         now_ns = wall(Driver.now())

@@ -1,7 +1,7 @@
 """The latest notices of a node: bounded, the oldest are dropped first.
 
-A notice is a Control of the engine (engine/base/notices.py), a SlowConsumer of a local subscription, or a PeerUnreachable
-(node/peers/redial.py).
+A notice is a Control of the engine (engine/base/notices.py), a SlowConsumer of a local subscription, a PeerUnreachable
+(node/peers/redial.py), or what became of a change of the policy (node/policies/keeper.py).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TypeAlias
 
+import msgspec
+
 from meshbus.engine.base.notices import Control
 from meshbus.errors import SlowConsumer
 from meshbus.node.peers.redial import PeerUnreachable
@@ -19,7 +21,27 @@ from meshbus.policy.bound import Bound, By
 MAX_NOTICES = 1024
 """Notices kept for a reader that has not come yet: minutes of a busy node, and less than a megabyte."""
 
-Notice: TypeAlias = "Control | SlowConsumer | PeerUnreachable"
+
+class PolicyChanged(msgspec.Struct, frozen=True):
+    """The policy of this node changed."""
+
+    by: str
+    """Who changed it."""
+    via: str
+    """How: `apply`, `sighup` or `fleet`."""
+    changes: tuple[str, ...]
+    """What changed, in words; empty if the new policy means the same."""
+
+
+class PolicyRefused(msgspec.Struct, frozen=True):
+    """A change of the policy was refused, and the old one stays."""
+
+    by: str
+    via: str
+    problem: str
+
+
+Notice: TypeAlias = "Control | SlowConsumer | PeerUnreachable | PolicyChanged | PolicyRefused"
 
 
 BOUNDS = (

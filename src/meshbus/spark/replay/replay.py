@@ -119,20 +119,6 @@ def _summarize(counted: DataFrame) -> Replay:
         .groupBy(*_KEYS)
         .agg(F.sum("packets").alias("packets"), F.sum("bytes").alias("bytes"))
     ).collect()
-    changes = [
-        Change(
-            row["channel"],
-            _subnet(row["src"]),
-            _subnet(row["dst"]),
-            fate(row["reason"]),
-            fate(row["proposed"]),
-            row["packets"],
-            row["bytes"],
-        )
-        for row in found
-    ]
-    # The last key makes the order total, so that a replay prints the same each time.
-    changes.sort(key=lambda change: (change.recorded == change.proposed, -change.packets, str(change)))
     rows = counted.where("sample").orderBy("ts", "stream_id", "packet_seq").limit(SAMPLES).collect()
     samples = tuple(
         {
@@ -147,6 +133,25 @@ def _summarize(counted: DataFrame) -> Replay:
         }
         for row in rows
     )
+    return summary(found, samples)
+
+
+def summary(counted: Iterable[Any], samples: tuple[dict[str, Any], ...] = ()) -> Replay:
+    """Return the result of a replay from rows with the columns of COUNTED that are counts, each combination once."""
+    changes = [
+        Change(
+            row["channel"],
+            _subnet(row["src"]),
+            _subnet(row["dst"]),
+            fate(row["reason"]),
+            fate(row["proposed"]),
+            row["packets"],
+            row["bytes"],
+        )
+        for row in counted
+    ]
+    # The last key makes the order total, so that a replay prints the same each time.
+    changes.sort(key=lambda change: (change.recorded == change.proposed, -change.packets, str(change)))
     changed = sum(change.packets for change in changes if change.recorded != change.proposed)
     return Replay(sum(change.packets for change in changes), changed, tuple(changes), samples)
 

@@ -140,7 +140,7 @@ def judge_task(task: Iterable[Piece], judge: Judge, chosen: Chosen) -> Iterator[
             for group in groups:
                 at, shown = 0, _SampledRows([], [])
                 for batch in file.iter_batches(BATCH_ROWS, [group], columns, use_threads=False):
-                    judged = _judge(batch, judge, bounds)
+                    judged = judge_rows(batch, judge, bounds)
                     tally.add(batch, judged)
                     shown.add(at, batch, chooser.choose(judged), judged)
                     at += len(batch)
@@ -158,7 +158,8 @@ class Judged(NamedTuple):
     """Mask of the rows to count: chosen, judged by a gateway, and with recorded subnets."""
 
 
-def _judge(batch: Any, judge: Judge, bounds: Iterable[Bound]) -> Judged:
+def judge_rows(batch: Any, judge: Judge, bounds: Iterable[Bound]) -> Judged:
+    """Judge a batch with READ and the columns of the bounds."""
     proposed, meant = judge.judge_batch(batch)
     if batch.column("src").null_count:  # subnets were not looked at, so no policy would decide otherwise
         meant &= batch.column("src").is_valid().to_numpy(zero_copy_only=False)
