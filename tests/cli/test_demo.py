@@ -114,7 +114,7 @@ def test_the_move_of_the_detector_is_shown_and_is_a_row(shown: Shown) -> None:
     )
     assert found
     before, after, total = map(int, found.groups())
-    logs = [logged(shown.files, name, "published")[ANOMALIES] for name in (FAILING, GATEWAY)]
+    logs = [logged(shown.files, name, "published").get(ANOMALIES, []) for name in (FAILING, GATEWAY)]
     assert list(map(len, logs)) == [before, after]
     numbers = [json.loads(row.payload)["anomaly"] for log in logs for row in log]
     assert numbers == list(range(1, total + 1))
@@ -212,9 +212,8 @@ def test_a_small_demo_whose_books_do_not_balance_is_loud(
     monkeypatch.setattr(Fleet, "leave", invent)
     result = meshbus("demo", "out", "--small", "--serve", "--seconds", "0.6")
     assert result.code == Exit.FAILED
-    assert (
-        "meshbus: the balance does not hold: orders/go from control to east-planner: 6 attempted, but 7" in result.err
-    )
+    assert "meshbus: the balance does not hold: " in result.err
+    assert "orders/go from control to east-planner: 6 attempted, but 7 delivered" in result.err
     assert "the logs of east-planner: 6 of orders/go, but 7 were counted" in result.err
     assert "≠" in result.out
     assert "the web page of the gateway is at http://127.0.0.1:" in result.err

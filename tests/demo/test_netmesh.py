@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from meshbus.demo.netmesh import ANSWER, Follow, Hello, Meet, Tell, Told
+from meshbus.demo.netmesh import ANSWER, Await, Command, Follow, Hello, Meet, Tell, Told
 from meshbus.demo.process import Process
 from meshbus.demo.roles import ORDERS, STATE
 from meshbus.keyfile import create_psk
@@ -23,7 +23,7 @@ async def test_a_net_mesh_node_and_a_meshbus_node_exchange_events(tmp_path: Path
         Process("net-mesh", *command, says=ANSWER.decode, errors=tmp_path / "err") as other,
     ):
 
-        def tell(line: Meet | Follow | Tell) -> None:
+        def tell(line: Command) -> None:
             other.tell(msgspec.json.encode(line) + b"\n")
 
         hello = await other.answer()
@@ -43,11 +43,7 @@ async def test_a_net_mesh_node_and_a_meshbus_node_exchange_events(tmp_path: Path
         tell(Follow(node.node_id))
         assert await other.answer() == Told(3, 0)
         await node.publisher(ORDERS).publish(b'{"n":7}')
-        received = 0
-        while not received:  # it tells only after a command
-            tell(Tell(0, 1))
-            told = await other.answer()
-            assert isinstance(told, Told)
-            received = told.received
+        tell(Await(1))
+        assert await other.answer() == Told(3, 1)
         other.end_input()
         assert await other.answer() == Told(3, 1)

@@ -125,3 +125,11 @@ async def test_a_child_reads_lines_until_its_input_ends_and_libraries_cannot_dis
         child.end_input()
         assert await child.answer() == "end"
     assert "printed by a library" in (tmp_path / "err").read_text()
+
+
+async def test_waiting_ends_when_something_holds_or_when_it_took_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([False, False, True])
+    await module.wait_for(lambda: next(looks))
+    assert next(looks, None) is None
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.05)
+    await module.wait_for(lambda: False)

@@ -8,7 +8,7 @@ import zmq
 import zmq.asyncio
 
 from meshbus.demo.process import Process
-from meshbus.demo.zeromq import ANSWER, FORBIDDEN, Order, Ready, Sent, Shown
+from meshbus.demo.zeromq import ANSWER, FORBIDDEN, Await, Order, Ready, Sent, Shown
 from tests.patience import PATIENCE_S
 
 
@@ -41,5 +41,5 @@ async def test_a_dashboard_counts_what_it_shows(tmp_path: Path) -> None:
             for number in range(5):
                 await lidar.send_multipart([b"telemetry/pose", b"%d" % number])
             await lidar.send_multipart([b"other", b""])
-            app.end_input()
+            app.tell(msgspec.json.encode(Await(5)) + b"\n")
             assert await app.answer() == Shown(5)

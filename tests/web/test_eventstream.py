@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from meshbus.web import feed as feed_module
-from meshbus.web.eventstream import ABORT, EventStream
+from meshbus.web.connection import ABORT
+from meshbus.web.eventstream import EventStream
 from meshbus.web.feed import Feed, Watch
 from tests.patience import PATIENCE_S
 from tests.web.test_feed import Node

@@ -121,9 +121,9 @@ async def test_the_topology_has_subnets_gateways_and_ways() -> None:
 
         def complete(found: Document) -> bool:
             rows = {row.name: row for row in found.nodes}
-            east = rows.get("east")
-            heard = east is not None and None not in (east.via, east.subnet, east.hops)
-            return heard and "gate" in rows
+            east, gate = rows.get("east"), rows.get("gate")
+            known = east is not None and None not in {east.via, east.subnet, east.hops}
+            return known and gate is not None and gate.gateway is not None
 
         rows = {row.name: row for row in (await look_until(west, complete)).nodes}
     assert (rows["east"].state, rows["east"].subnet, rows["east"].path) == (NodeState.HEARD, "3.8", None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -38,9 +38,10 @@ from meshbus.demo.process import Process
 from meshbus.demo.roles import CONTROL, DETECTOR, FAILING, GATEWAY, LOSS, LOSSY, POSES, ROLES, FleetFiles, Role
 from meshbus.demo.visitors import Visit, Visitors
 
-_QUIET_S = 1.0
-"""When no member has received an event for this long, all events have arrived or are lost."""
-_MAX_SETTLE_S = 10.0
+_QUIET = 5
+"""When every member has sent the same counts so often, all events have arrived or are lost. Not a time: on a busy machine a
+member may not run for seconds, and what waits for it has not arrived."""
+_MAX_SETTLE_S = 60.0
 """Longest wait for events in flight, so that the demo ends even if events keep arriving."""
 _TOLD_S = 0.2
 """Time between progress updates; the same as members send their counts."""
@@ -57,6 +58,8 @@ class Member:
         self.name = name
         self.up_as = Up("")
         self.counts = Counts()
+        self.same = 0
+        """How often it has sent the same counts in a row."""
         # Only the gateway uses compiled kernels: the others see few packets, and start in half the time without them.
         env = {} if name == GATEWAY else {"MESHBUS_JIT": "0"}
         command = ("-m", "meshbus.demo.member", str(config))
@@ -84,6 +87,7 @@ class Member:
     def _count(self, line: Line) -> bool:
         match line:
             case Counts():
+                self.same = self.same + 1 if line == self.counts else 0
                 self.counts = line
             case Left():
                 self.counts = line.counts
@@ -238,14 +242,13 @@ class Fleet:
             await asyncio.sleep(_TOLD_S)
 
     async def _settle(self) -> None:
-        loop = asyncio.get_running_loop()
-        begin = quiet_since = loop.time()
-        before = None
-        while loop.time() - quiet_since < _QUIET_S and loop.time() - begin < _MAX_SETTLE_S:
-            await asyncio.sleep(_TOLD_S)
-            now = {name: counts.received for name, counts in self.counts.items()}
-            if now != before:
-                before, quiet_since = now, loop.time()
+        members = self._members.values()
+        for member in members:
+            member.same = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_MAX_SETTLE_S):
+                while any(member.same < _QUIET for member in members):  # noqa: ASYNC110 - it happens in other processes
+                    await asyncio.sleep(_TOLD_S)
 
 
 def _role(name: str) -> Role:

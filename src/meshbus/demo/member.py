@@ -12,7 +12,7 @@ import asyncio
 import math
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -55,8 +55,8 @@ JUMP_EVERY = 15
 class Member:
     """A node, its running commands, and its event counts."""
 
-    def __init__(self, node: Node, tasks: asyncio.TaskGroup) -> None:
-        self._node = node
+    def __init__(self, node: Node, bridges: Sequence[Bridge], tasks: asyncio.TaskGroup) -> None:
+        self._node, self._bridges = node, bridges
         self._tasks = tasks
         self._published: Counter[str] = Counter()
         self._limited: Counter[str] = Counter()
@@ -70,6 +70,7 @@ class Member:
             dict(self._published),
             dict(self._limited),
             {publisher: dict(channels) for publisher, channels in self._received.items()},
+            edge=_added(bridge.counters for bridge in self._bridges),
         )
 
     def take(self, line: bytes) -> None:
@@ -210,16 +211,16 @@ async def _run(path: Path) -> None:
             if (place := getattr(bridge, side))
         }
         async with asyncio.TaskGroup() as tasks:
-            member = Member(node, tasks)
+            member = Member(node, bridges, tasks)
             say(pack(Up(node.address, edge, web)))
             telling = tasks.create_task(member.tell())
             async for line in input_lines():
                 member.take(line)
             member.stop()
             telling.cancel()
-        counters, at_edge = node.live.engine.counters, _added(bridge.counters for bridge in bridges)
+        counts, counters = member.counts, node.live.engine.counters
     # After the node has closed: until then it may drop and record packets.
-    say(pack(Left(msgspec.structs.replace(member.counts, counters=counters.snapshot(), edge=at_edge))))
+    say(pack(Left(msgspec.structs.replace(counts, counters=counters.snapshot()))))
 
 
 async def _serve(node: Node, stack: AsyncExitStack) -> str | None:

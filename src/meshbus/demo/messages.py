@@ -115,7 +115,7 @@ class Counts(Line, frozen=True):
     counters: dict[str, dict[str, int]] = {}
     """The counters of the node; only in the last message."""
     edge: dict[str, dict[str, int]] = {}
-    """The counters of its bridge; only in the last message."""
+    """The counters of its bridge."""
 
     @property
     def arrived(self) -> int:

@@ -10,21 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
-from meshbus.demo.process import input_lines, own_output, run_child, say
+from meshbus.demo.process import input_lines, own_output, run_child, say, wait_for
 from meshbus.demo.roles import ORDERS, STATE
 from meshbus.keyfile import load_psk
+from meshbus.node.driving.tasks import TaskOwner
 
 MODULE = "net"
 """Import name of the package net-mesh."""
 _POLL_S = 0.01
+
+_logger = logging.getLogger("meshbus.demo")
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -55,6 +59,12 @@ class Tell(msgspec.Struct, frozen=True, tag=True):
     per_s: int
 
 
+class Await(msgspec.Struct, frozen=True, tag=True):
+    """Command: wait until so many orders have arrived, but not for ever."""
+
+    orders: int
+
+
 class Told(msgspec.Struct, frozen=True, tag=True):
     """A command is done; what was published and received so far. The last message when the input has ended."""
 
@@ -62,7 +72,8 @@ class Told(msgspec.Struct, frozen=True, tag=True):
     received: int
 
 
-COMMAND = msgspec.json.Decoder(Meet | Follow | Tell)
+Command: TypeAlias = Meet | Follow | Tell | Await
+COMMAND: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 ANSWER: msgspec.json.Decoder[Hello | Told] = msgspec.json.Decoder(Hello | Told)
 
 
@@ -86,7 +97,7 @@ class Visitor:
         """What was published and received so far."""
         return Told(self._published, self._received)
 
-    async def do(self, command: Meet | Follow | Tell) -> None:
+    async def do(self, command: Command) -> None:
         """Execute a command."""
         match command:
             case Meet():
@@ -97,6 +108,8 @@ class Visitor:
                 await self._node.subscribe_channel(command.node_id, ORDERS)
             case Tell():
                 await self._publish(command)
+            case Await():
+                await wait_for(lambda: self._received >= command.orders)
 
     async def take(self) -> None:
         """Receive events until it is cancelled."""
@@ -116,15 +129,14 @@ class Visitor:
 async def _run(path: Path) -> None:
     visitor = Visitor(importlib.import_module(MODULE), load_psk(path))
     _say(visitor.hello)
-    taking = None
+    taking = TaskOwner("taking events", _logger)
     async for line in input_lines():
         command = COMMAND.decode(line)
         await visitor.do(command)
         if isinstance(command, Meet):
-            taking = asyncio.ensure_future(visitor.take())
+            taking.start(visitor.take())
         _say(visitor.told)
-    if taking is not None:
-        taking.cancel()
+    await taking.close()
     _say(visitor.told)
 
 

@@ -27,6 +27,9 @@ _LEAVE_S = 60.0
 """Time for a child to exit after its standard input was closed. A node that writes logs may need seconds, and more on a
 busy machine; one that is killed loses the last packets that it recorded."""
 
+_PATIENCE_S, _LOOK_S = 30.0, 0.02
+"""How long `wait_for` waits, and how often it looks."""
+
 Line = TypeVar("Line")
 
 _log = logging.getLogger("meshbus.demo")
@@ -142,6 +145,14 @@ def own_output() -> None:
     kept = os.dup(1)
     os.dup2(2, 1)
     sys.stdout = os.fdopen(kept, "w")
+
+
+async def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until something holds, at most as long as a busy machine may need."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_PATIENCE_S):
+            while not condition():  # noqa: ASYNC110 - it is looked at, nobody tells
+                await asyncio.sleep(_LOOK_S)
 
 
 async def input_lines() -> AsyncIterator[bytes]:

@@ -120,12 +120,18 @@ class Visitors:
         self._done += await asyncio.gather(*doing)
 
     async def leave(self) -> Visit:
-        """End all of them, and return what they did."""
+        """Wait until each has received what was sent to it, end all of them, and return what they did."""
         found: dict[str, int] = {}
-        for process in (self._legacy, self._apps.get("dashboard")):
-            if process is not None:
-                process.end_input()
-                self._done.append(await process.answer())
+        at_edge = self._host.counts.edge
+        if self._legacy is not None:
+            orders = sum(at_edge.get("publish", {}).values())
+            self._legacy.tell(msgspec.json.encode(netmesh.Await(orders)) + b"\n")
+            self._done.append(await self._legacy.answer())
+        if (dashboard := self._apps.get("dashboard")) is not None:
+            taken = at_edge.get("deliver", {}).get("taken_from_mesh", 0)
+            dashboard.tell(msgspec.json.encode(zeromq.Await(taken)) + b"\n")
+            self._done.append(await dashboard.answer())
+        await self._stack.aclose()
         for one in self._done:
             match one:
                 case netmesh.Told():

@@ -3,30 +3,38 @@
     python -m meshbus.demo.zeromq dispatcher tcp://127.0.0.1:PORT      publishes orders
     python -m meshbus.demo.zeromq dashboard tcp://127.0.0.1:PORT       subscribes to telemetry
 
-The dispatcher says `Ready` when it is connected, and publishes after a line on its standard input. Both say `Sent` or `Shown`
-at the end of their input. The counterpart is demo/visitors.py.
+Both say `Ready` when they are connected. The dispatcher publishes on `Order` and says `Sent`; the dashboard says `Shown` when
+it has received what `Await` names. The counterpart is demo/visitors.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from typing import Any
 
 import msgspec
 
-from meshbus.demo.process import input_lines, run_child, say
+from meshbus.demo.process import input_lines, run_child, say, wait_for
+from meshbus.node.driving.tasks import TaskOwner
 
 ORDERS, SECRET, SHOWN = b"orders/go", b"secret/codes", b"telemetry/"
 """The topic of orders, one that the bridge does not expose, and the prefix that the dashboard shows."""
 FORBIDDEN = 3
 """Messages on the topic that is not exposed."""
-_DRAIN_MS = 500
-"""When nothing has come for this long after the end of the input, nothing will."""
+
+_logger = logging.getLogger("meshbus.demo")
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """The application is connected."""
+
+
+class Await(msgspec.Struct, frozen=True, tag=True):
+    """Command: wait until so many messages have arrived, but not for ever."""
+
+    messages: int
 
 
 class Order(msgspec.Struct, frozen=True, tag=True):
@@ -49,7 +57,7 @@ class Shown(msgspec.Struct, frozen=True, tag=True):
     messages: int
 
 
-COMMAND = msgspec.json.Decoder(Order)
+ORDER, AWAIT = msgspec.json.Decoder(Order), msgspec.json.Decoder(Await)
 ANSWER: msgspec.json.Decoder[Ready | Sent | Shown] = msgspec.json.Decoder(Ready | Sent | Shown)
 
 
@@ -60,7 +68,7 @@ async def dispatch(context: Any, zmq: Any, address: str) -> None:
         await socket.recv()  # the bridge subscribes; what is sent before would be lost
         _say(Ready())
         async for line in input_lines():
-            command = COMMAND.decode(line)
+            command = ORDER.decode(line)
             for _ in range(FORBIDDEN):
                 await socket.send_multipart([SECRET, b"{}"])
             for number in range(command.events):
@@ -70,7 +78,7 @@ async def dispatch(context: Any, zmq: Any, address: str) -> None:
 
 
 async def show(context: Any, zmq: Any, address: str) -> None:
-    """Receive telemetry until the input ends and nothing more comes."""
+    """Receive telemetry until the input ends."""
     with context.socket(zmq.SUB) as socket:
         socket.connect(address)
         socket.subscribe(SHOWN)
@@ -83,15 +91,13 @@ async def show(context: Any, zmq: Any, address: str) -> None:
                 await socket.recv_multipart()
                 messages += 1
 
-        taking = asyncio.ensure_future(take())
-        async for _ in input_lines():
-            pass
-        before = -1
-        while before != messages:
-            before = messages
-            await asyncio.sleep(_DRAIN_MS / 1000)
-        taking.cancel()
-        _say(Shown(messages))
+        taking = TaskOwner("taking messages", _logger)
+        taking.start(take())
+        async for line in input_lines():
+            wanted = AWAIT.decode(line).messages
+            await wait_for(lambda: messages >= wanted)  # noqa: B023 - awaited before the next line
+            _say(Shown(messages))
+        await taking.close()
 
 
 async def _run(kind: str, address: str) -> None:

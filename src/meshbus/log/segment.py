@@ -67,6 +67,13 @@ class Segment(msgspec.Struct, frozen=True):
     """When its last row was written."""
     remote: StoredObject | msgspec.UnsetType = msgspec.UNSET
     """Its verified copy on object storage, if there is one; then the local file may be gone."""
+    hot_bytes: int | msgspec.UnsetType = msgspec.UNSET
+    """Size of the hot files that its rows were in, before compression; unset by older versions."""
+
+    @property
+    def content_bytes(self) -> int:
+        """About how many bytes reading it yields."""
+        return self.bytes if self.hot_bytes is msgspec.UNSET else max(self.hot_bytes, self.bytes)
 
 
 class Sink(io.RawIOBase):
@@ -145,6 +152,7 @@ def write_segment(
     end: int,
     per_group: int,
     written_ns: int,
+    hot_bytes: int | msgspec.UnsetType = msgspec.UNSET,
     compress: bool = True,
 ) -> Segment:
     """Write record batches of a range of events as a segment under a temporary name, sync it, and describe it.
@@ -165,7 +173,7 @@ def write_segment(
     ):
         for group in _groups(batches, per_group):
             writer.write_table(pa.Table.from_batches(group, schema), row_group_size=per_group)
-    return Segment(name, first, end, sink.size, per_group, written_ns)
+    return Segment(name, first, end, sink.size, per_group, written_ns, hot_bytes=hot_bytes)
 
 
 def _compression(payloads: bool) -> dict[str, str]:

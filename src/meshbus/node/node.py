@@ -86,7 +86,7 @@ from meshbus.node.options import NodeOptions
 from meshbus.node.peers.dialing import Connecting, Dialer, Target
 from meshbus.node.peers.info import GATEWAY_KEY, PeerInfo, info_of, name_in, node_named
 from meshbus.node.peers.meshview import MeshView
-from meshbus.node.peers.noticelog import Notice, NoticeLog
+from meshbus.node.peers.noticelog import Notice, NoticeLog, PolicyChanged
 from meshbus.node.peers.pinfile import PinWriter, load_pins
 from meshbus.node.peers.redial import DialInfo, Redialer
 from meshbus.node.policies.history import this_user
@@ -177,6 +177,8 @@ class Node:
         self._tokens = list(config.load_tokens())
         self._subscribers = Subscribers()
         self._notices = NoticeLog()
+        self._announced = CapabilitySet(), False
+        """What the application announced last, and whether this node was a gateway then."""
         self._names: BoundedMap[int, str] = BoundedMap(MAX_NAMES, self._forget_name)
         self._received_events = self._received_bytes = 0
         self._parts: _Parts | None = None
@@ -626,9 +628,10 @@ class Node:
 
         A gateway adds that it is one.
         """
+        self._announced = capabilities, self.mesh.is_gateway
         if self.config.name is not None:
             capabilities = capabilities.with_metadata(NAME_KEY, self.config.name)
-        if self.config.gateway:
+        if self.mesh.is_gateway:
             capabilities = capabilities.with_metadata(GATEWAY_KEY, "true")
         if self._opened.replicas is not None:
             capabilities = capabilities.with_tags(self._opened.replicas.tags())
@@ -902,6 +905,8 @@ class Node:
                 raise
 
     def _notice(self, event: Notice) -> None:
+        if isinstance(event, PolicyChanged) and self.mesh.is_gateway != self._announced[1]:
+            self.announce(self._announced[0])
         if isinstance(event, SlowConsumer):
             self.live.engine.counters.add("slow_consumer", "inbox" if event.subscription == INBOX else "subscription")
         self._notices.add(event)

@@ -31,11 +31,6 @@ class Access:
         self._token = None if token is None else token.encode()
         self._key = b"" if token is None else sha256(_PURPOSE + token.encode()).digest()
 
-    @property
-    def open(self) -> bool:
-        """Whether no token is needed."""
-        return self._token is None
-
     def refusal(self, headers: Mapping[str, str], cookies: Mapping[str, str], now_s: int) -> tuple[int, str] | None:
         """Return the status and the sentence with which a request is refused, or None."""
         if self._token is None:

@@ -1,7 +1,7 @@
-"""Server-sent events to one browser, and the end of a connection that is not read.
+"""Server-sent events to one browser.
 
 A message is sent when the browser has taken the one before, as far as the buffers of the system tell. One that takes none for
-`SLOW_S` is disconnected at once: closing in the usual way would wait until it has read what was sent, which may be never.
+`SLOW_S` is disconnected at once (web/connection.py).
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from meshbus.web.connection import ABORT
 from meshbus.web.feed import Watch
 
 if TYPE_CHECKING:
@@ -21,24 +21,8 @@ if TYPE_CHECKING:
 
 SLOW_S = 15.0
 """How long a browser may take for one message. Our choice: a page in the background, or a radio link that stalls, recovers."""
-ABORT = "meshbus.abort"
-"""The key of the request's scope that has the function which ends its connection."""
 _RETRY = b"retry: 2000\n\n"
 """A browser that lost its connection tries again after two seconds."""
-
-
-class Connection(H11Protocol):
-    """A connection of the web server that a request can end without waiting for the client."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Add the way to end the connection to the scope of its requests."""
-        super().connection_made(transport)
-        application: Any = self.app
-
-        async def with_abort(scope: Any, receive: Any, send: Any) -> None:
-            await application({**scope, ABORT: transport.abort}, receive, send)
-
-        self.app = with_abort
 
 
 class EventStream(Response):

@@ -22,7 +22,7 @@ from meshbus.node.driving.tasks import TaskOwner
 from meshbus.node.node import Node
 from meshbus.policy.bound import Bound, By
 from meshbus.web.application import Application
-from meshbus.web.eventstream import Connection
+from meshbus.web.connection import Connection
 
 _logger = logging.getLogger("meshbus.web")
 
@@ -38,7 +38,7 @@ BOUNDS = (
         by=By.OUTSIDER,
         per_node=MAX_CLIENTS,
         per={"connection, in bytes of the head of a request": MAX_HEAD_BYTES},
-        full="the new one is answered with status 503",
+        full="the new one is answered with status 503; one without a request for 10 s is cut",
         counter="status 503",
     ),
 )

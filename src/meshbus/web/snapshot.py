@@ -115,7 +115,7 @@ def _about(node: Node) -> About:
         name=node.config.name,
         address=node.address,
         subnet=str(node.config.subnet),
-        gateway=node.config.gateway,
+        gateway=node.mesh.is_gateway,
         nat=str(node.mesh.nat.nat),
     )
 
@@ -134,7 +134,7 @@ def _nodes(node: Node) -> Iterable[NodeRow]:
             name=node.name_of(node_id),
             state=NodeState.HERE if own else _state(peer, node_id in away, found, now, node.config.session_timeout_s),
             subnet=_subnet(engine.mesh.boundary.subnet_of(node_id, now)),
-            gateway=node.config.gateway if own else is_gateway(announced.get(node_id)),
+            gateway=node.mesh.is_gateway if own else is_gateway(announced.get(node_id)),
             path=None if peer is None else _path(relayed=bool(peer.link.route)),
             hops=0 if own else None if found is None else found.hops,
             latency_ms=None if found is None or not found.latency_us else round(found.latency_us / 1000, 3),

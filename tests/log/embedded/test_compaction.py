@@ -35,6 +35,26 @@ def test_large_ones_separate_runs_and_lonely_ones_stay() -> None:
     assert choose_run(segments_of([10, 10, 10]), 100) == (), "three are not worth the work"
 
 
+def test_what_was_large_before_compression_is_left_alone() -> None:
+    small = segments_of([2] * 8)
+    assert len(choose_run(small, 100)) == 8
+    whole = [msgspec.structs.replace(segment, hot_bytes=90) for segment in small]
+    assert choose_run(whole, 100) == ()
+    assert choose_run([*whole[:4], *small[4:]], 100) == tuple(small[4:])
+    parts = [msgspec.structs.replace(segment, hot_bytes=24) for segment in small]
+    assert choose_run(parts, 100) == tuple(parts[:4]), "together they are as large as one file before it is sealed"
+
+
+def test_a_log_of_payloads_that_compress_well_is_not_written_again_and_again(tmp_path: Path) -> None:
+    with open_log(tmp_path, seal_bytes=64 << 10) as log:
+        for _ in range(24):
+            log.append_batch([bytes(1000)] * 80)
+            log.keep()
+        assert log.stats.seals >= 16
+        assert log.stats.compactions == 0
+        assert sum(segment.bytes for segment in in_files(log).manifest.segments) < 256 << 10
+
+
 def test_compaction_comes_to_an_end() -> None:
     segments = segments_of([7] * 40)
     rounds = 0
@@ -55,6 +75,7 @@ def test_the_merged_segment_holds_the_rows_of_its_parts(tmp_path: Path) -> None:
         snapshot = in_files(log)
         merged = merge_segments(Files(), snapshot.folder, snapshot.manifest.segments)
     assert (merged.first, merged.end) == (0, 9)
+    assert merged.hot_bytes == sum(part.content_bytes for part in snapshot.manifest.segments)
     import pyarrow.parquet as pq
 
     table = pq.read_table(aside(snapshot.folder / merged.name))

@@ -243,6 +243,19 @@ async def test_the_own_file_is_read_again_and_every_change_is_a_row(tmp_path: Pa
     assert read_history(history_of(file)).problems == []
 
 
+async def test_a_node_that_becomes_a_gateway_announces_that_it_is_one(tmp_path: Path) -> None:
+    file = written(tmp_path, RULES)
+    async with Node.open(name="gw", psk=PSK, ephemeral=True, policy_file=file, tags=["at:2"]) as node:
+        engine = node.live.engine
+        assert not node.mesh.is_gateway
+        await node.apply_policy(written(tmp_path, BEFORE, "new.toml"))
+        assert [node.mesh.is_gateway] == [True]
+        assert engine.announcer.capabilities.metadata["gateway"] == "true"
+        assert "at:2" in engine.announcer.capabilities.tags
+        await node.apply_policy(written(tmp_path, RULES, "old.toml"))
+        assert "gateway" not in engine.announcer.capabilities.metadata
+
+
 async def test_a_node_without_a_file_says_what_to_do() -> None:
     async with Node.open(psk=PSK, ephemeral=True, channels=[{"name": "a", "priority": 3}]) as node:
         assert [rule.priority for rule in node.policy.channels] == [3]

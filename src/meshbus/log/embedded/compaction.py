@@ -22,13 +22,17 @@ FEWEST = 4
 
 
 def choose_run(segments: Sequence[Segment], target_bytes: int, *, fewest: int = FEWEST) -> tuple[Segment, ...]:
-    """Return the first run of neighbors, each smaller than half the target and together within it; or nothing."""
+    """Return the first run of neighbors, each smaller than half the target and together within it; or nothing.
+
+    Sizes are those before compression, because a merge decodes and encodes every row: a hot file that was sealed as a whole
+    is never merged, however small its segment is.
+    """
     run: list[Segment] = []
     for segment in segments:
         # Segments above half the target are left alone: merging them would copy much and save little.
         # Those with a copy on object storage too: the copy would have to be made again.
-        small = segment.remote is UNSET and segment.bytes * 2 < target_bytes
-        if small and sum(member.bytes for member in run) + segment.bytes <= target_bytes:
+        small = segment.remote is UNSET and segment.content_bytes * 2 < target_bytes
+        if small and sum(member.content_bytes for member in run) + segment.content_bytes <= target_bytes:
             run.append(segment)
             continue
         if len(run) >= fewest:
@@ -49,5 +53,12 @@ def merge_segments(files: Files, folder: Path, run: Sequence[Segment]) -> Segmen
     # Readers find a row group by dividing, so all groups of a segment have the same size.
     per_group = max(segment.group_rows for segment in run)
     return write_segment(
-        files, folder, batches(), first=first, end=end, per_group=per_group, written_ns=run[-1].written_ns
+        files,
+        folder,
+        batches(),
+        first=first,
+        end=end,
+        per_group=per_group,
+        written_ns=run[-1].written_ns,
+        hot_bytes=sum(segment.content_bytes for segment in run),
     )

@@ -42,6 +42,7 @@ def heal_segments(files: Files, folder: Path, manifest: Manifest, rows: Rows) ->
             end=segment.end,
             per_group=segment.group_rows,
             written_ns=segment.written_ns,
+            hot_bytes=segment.hot_bytes,
         )
         files.rename(aside(folder / fresh.name), folder / fresh.name)
         files.fsync_folder(folder)

@@ -77,6 +77,7 @@ def seal_hot(files: Files, folder: Path, hot: HotIndex, *, compress: bool) -> Se
                 end=hot.end,
                 per_group=per_group,
                 written_ns=hot.written_ns,
+                hot_bytes=hot.size,
                 compress=compress,
             )
         with new_segment(files, folder / segment_name(header.first, hot.end)) as sink:
@@ -87,7 +88,7 @@ def seal_hot(files: Files, folder: Path, hot: HotIndex, *, compress: bool) -> Se
             f"{hot.path}: the block at offset {error.at} is damaged: its sizes do not add up; restore the file from a copy",
         ) from None
     name = segment_name(header.first, hot.end)
-    return Segment(name, header.first, hot.end, sink.size, per_group, hot.written_ns)
+    return Segment(name, header.first, hot.end, sink.size, per_group, hot.written_ns, hot_bytes=hot.size)
 
 
 def _write(sink: Sink, header: HotHeader, parts: Parts, per_group: int, *, compress: bool) -> None:

@@ -35,6 +35,11 @@ class MeshView:
         return sorted(self._engine.mesh.graph, key=lambda node: (node.latency_us, node.node_id))
 
     @property
+    def is_gateway(self) -> bool:
+        """Whether this node judges the packets that it forwards between subnets; a change of the policy may change it."""
+        return self._engine.mesh.boundary.config is not None
+
+    @property
     def gateway(self) -> GatewayStats:
         """The gateway's verdicts on forwarded packets; a node that is no gateway only checks the hop limit."""
         return self._engine.mesh.boundary.gateway.stats
