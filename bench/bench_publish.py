@@ -6,8 +6,8 @@ an event: a consumer that polls without pause occupies a core and gets the event
 between empty polls is what a program on a shared machine can afford. Both are shown, and both use processor time while
 nothing happens. meshbus and pyzmq sleep in the kernel until a packet arrives; waking up is part of their latency. With
 `poll_us` meshbus does not sleep either. `--before DIR` compares with another copy of this repository, the two in turn and in
-many short rounds: on which cores the two processes of a run happen to be changes its latency by more than a factor of two,
-so that single rounds say nothing. The processor time of an event does not depend on that.
+many short rounds: the latency of the same code differed by a factor of two between two runs on an idle machine, so that
+single rounds say nothing. The processor time of an event varies less.
 """
 
 from __future__ import annotations
