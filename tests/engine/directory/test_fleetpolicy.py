@@ -26,6 +26,7 @@ from meshbus.wire.messages.fleetpolicy import (
     encode_fleet_policy,
 )
 from tests.engine.fleet import meet
+from tests.seeds import for_each_seed
 
 ISSUER, STRANGER = Identity.from_seed(bytes(range(32))), Identity.from_seed(bytes(32))
 CARRIES: dict[str, Any] = {
@@ -125,7 +126,7 @@ def test_a_node_without_issuers_ignores_it_and_sees_no_byte() -> None:
     assert arrivals(plain) == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each_seed(range(3))
 def test_loss_and_a_partition_only_delay_it(seed: int) -> None:
     net = FakeNet(seed, path=FakePath(loss=0.3, latency_s=0.02, jitter_s=0.02))
     nodes = [net.create(f"node {number}", **CARRIES) for number in range(4)]
