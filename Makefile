@@ -10,7 +10,7 @@ ARGS =
 SPREAD = -n auto --maxprocesses=4
 
 .NOTPARALLEL:
-.PHONY: help demo test test-failed check check-static cover owncover bench soak interop test-web limits messages settings format lock clean env-run env-dev env-lock
+.PHONY: help demo test test-failed check check-static cover owncover bench soak interop test-web release limits messages settings format lock clean env-run env-dev env-lock
 
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -53,6 +53,9 @@ interop: env-dev ## write docs/interop.md from runs against published net-mesh v
 test-web: env-dev ## run the tests that need Prometheus and Chromium; installs them from the system's packages if they are missing
 	@sh tools/testweb.sh
 	@$(PY) -m pytest -n0 -m web -o cache_dir=.pytest_cache/web tests/web $(ARGS)
+
+release: env-run ## make wheel, sdist, Debian package, bill of materials and checksums in dist/, without a network
+	@$(PY) -m tools.release $(ARGS)
 
 messages: env-run ## list every message that a user can see; ARGS=--docstrings adds docstrings
 	@$(PY) -m tools.messages $(ARGS)

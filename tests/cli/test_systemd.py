@@ -27,6 +27,8 @@ def test_a_unit_runs_the_program_as_its_user_and_may_write_little(meshbus: Meshb
     assert (service["User"], service["Restart"], service["ProtectHome"]) == ("meshbus", "always", "yes")
     assert (service["ProtectSystem"], service["CapabilityBoundingSet"]) == ("strict", "")
     assert service["ReadWritePaths"] == "/var/lib/meshbus"
+    # Seen with a real systemd: a refused call ended the node, and after five restarts in ten seconds it stayed down.
+    assert (service["SystemCallErrorNumber"], unit["Unit"]["StartLimitIntervalSec"]) == ("EPERM", "0")
 
 
 def test_the_folders_of_a_configuration_can_be_written(meshbus: Meshbus, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ Description=meshbus node ({config})
 Documentation=man:systemd.exec(5)
 Wants=network-online.target
 After=network-online.target
+# A node that cannot start yet, because its disk or its address is late, is started again for as long as it takes.
+StartLimitIntervalSec=0
 
 [Service]
 ExecStart={program} up {config} --admin /run/meshbus/admin.sock
@@ -30,6 +32,7 @@ Restart=always
 RestartSec=1
 # Logs, identities and checkpoints are below these; the rest of the file system is read-only or hidden.
 ConfigurationDirectory=meshbus
+ConfigurationDirectoryMode=0750
 StateDirectory=meshbus
 StateDirectoryMode=0700
 RuntimeDirectory=meshbus
@@ -62,6 +65,8 @@ RestrictNamespaces=yes
 RestrictRealtime=yes
 RestrictSUIDSGID=yes
 SystemCallArchitectures=native
+# Libraries try calls that they can do without; a call that is refused must not end the node.
+SystemCallErrorNumber=EPERM
 SystemCallFilter=@system-service
 SystemCallFilter=~@privileged @resources
 
