@@ -48,7 +48,7 @@ def _purl(name: str, package: Distribution) -> str:
 
 def _licence(package: Distribution) -> dict[str, Any] | None:
     """Return what a package says about its licence; None if it says nothing."""
-    expression = package.metadata.get("License-Expression")
+    expression = (package.metadata.get_all("License-Expression") or [""])[0]
     if expression:
         return {"expression": expression}
     classified = [
@@ -57,6 +57,6 @@ def _licence(package: Distribution) -> dict[str, Any] | None:
         if line.startswith("License ::") and line != "License :: OSI Approved"
     ]
     # Some packages have the whole text in this field.
-    named = (package.metadata.get("License") or "").strip()
+    named = (package.metadata.get_all("License") or [""])[0].strip()
     name = classified[0] if classified else named.splitlines()[0] if named else None
     return None if name is None else {"license": {"name": name}}
