@@ -97,5 +97,5 @@ def test_a_node_from_the_package_runs_as_a_service_and_survives_a_kill(tmp_path:
 
         before = _until(answers)
         assert _run(*inside, "stat", "-c", "%U", f"/proc/{before}") == "meshbus"
-        _run(*inside, "kill", "-9", before)
+        _run(*inside, "systemctl", "kill", "--signal=KILL", "meshbus")
         assert _until(lambda: answers(before)) != before
