@@ -1,4 +1,4 @@
-"""The Debian package in a clean root: it installs, checks, runs as a service, and survives `kill -9`."""
+"""Packages in clean roots: the service of the Debian package survives `kill -9`, and the container image runs a node."""
 
 import os
 import shutil
@@ -14,7 +14,20 @@ import pytest
 from tests.patience import PATIENCE_S
 from tools.release.__main__ import main as release
 
-TOOLS = ("dpkg-deb", "mmdebstrap", "systemd-nspawn", "nsenter", "chroot")
+ROOT = Path(__file__).parents[2]
+TOOLS = ("dpkg-deb", "mmdebstrap", "systemd-nspawn", "nsenter", "chroot", "buildah")
+IMAGE = "meshbus-soak"
+TRY = """
+meshbus new /etc/meshbus/node.toml --name probe --bind 127.0.0.1:0 --yes && meshbus check /etc/meshbus/node.toml || exit 1
+meshbus up /etc/meshbus/node.toml --admin /var/lib/meshbus/admin.sock & node=$!
+for turn in $(seq 60); do
+    sleep 1
+    if meshbus status --admin /var/lib/meshbus/admin.sock --json; then found=yes && break; fi
+done
+kill $node
+[ "$found" = yes ]
+"""
+"""A node in the image, asked for its status."""
 Found = TypeVar("Found")
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
@@ -65,12 +78,31 @@ def _until(look: Callable[[], Found]) -> Found:
     raise AssertionError("it did not happen in time")
 
 
-def test_a_node_from_the_package_runs_as_a_service_and_survives_a_kill(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the packages of a release, and return the Debian package."""
     missing = [name for name in TOOLS if shutil.which(name) is None]
     if missing or os.getuid():
         pytest.skip(f"needs root and {', '.join(missing or TOOLS)}")
-    release([str(tmp_path / "dist")])
-    (package,) = (tmp_path / "dist").glob("*.deb")
+    folder = tmp_path_factory.mktemp("dist")
+    release([str(folder)])
+    return next(folder.glob("*.deb"))
+
+
+def test_a_node_runs_in_the_container_image(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_DRIVER", "vfs")  # which works on every file system
+    _run("sh", str(ROOT / "tools/release/image.sh"), str(package), IMAGE)
+    container = _run("buildah", "from", f"localhost/{IMAGE}")
+    try:
+        inside = ("buildah", "run", "--isolation", "chroot", container, "--")
+        assert _run(*inside, "id", "-un") == "meshbus"
+        assert '"name":"probe"' in _run(*inside, "sh", "-c", TRY)
+    finally:
+        _run("buildah", "rm", container)
+        _run("buildah", "rmi", IMAGE)
+
+
+def test_a_node_from_the_package_runs_as_a_service_and_survives_a_kill(package: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     wanted = "--include=python3,systemd,systemd-sysv,adduser"
     _run("mmdebstrap", "--variant=minbase", wanted, "bookworm", str(root))
