@@ -6,11 +6,15 @@
 
 PY = .venv/bin/python
 ARGS =
+SECONDS = 60
+TARGET =
 # Tests run on every core, up to four. ARGS='-n0' runs them in one process, for a debugger or to see what they print.
 SPREAD = -n auto --maxprocesses=4
+# The interpreters that `make release-check` tries, by name or path.
+PYTHONS = python3.11 python3.12 python3.13
 
 .NOTPARALLEL:
-.PHONY: help demo test test-failed check check-static cover owncover bench soak interop test-web release limits messages settings format lock clean env-run env-dev env-lock
+.PHONY: help demo test test-failed check check-static cover owncover bench fuzz soak interop test-web site release release-check formats limits messages settings format lock clean env-run env-dev env-lock env-site
 
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -44,7 +48,10 @@ owncover: env-dev ## measure each module with its own test file alone (ARGS='pol
 bench: env-dev ## run the benchmarks and print tables of ratios
 	@$(PY) -m bench $(ARGS)
 
-soak: env-dev ## run the long tests
+fuzz: env-dev ## fuzz what reads bytes of others (SECONDS=60 for each target, TARGET=history for one)
+	@$(PY) -m fuzz $(TARGET) --seconds $(SECONDS) $(ARGS)
+
+soak: env-dev env-site ## run the long tests
 	@$(PY) -m pytest -m soak --hypothesis-profile=soak --timeout=14400 -o faulthandler_timeout=0 $(ARGS) || [ $$? -eq 5 ] # pytest exits with 5 if no test is marked soak
 
 interop: env-dev ## write docs/interop.md from runs against published net-mesh versions (ARGS='0.23.0 0.45.1')
@@ -54,11 +61,20 @@ test-web: env-dev ## run the tests that need Prometheus and Chromium; installs t
 	@sh tools/testweb.sh
 	@$(PY) -m pytest -n0 -m web -o cache_dir=.pytest_cache/web tests/web $(ARGS)
 
-release: env-run ## make wheel, sdist, Debian package, bill of materials and checksums in dist/, without a network
+site: env-site ## build the documentation as a site in build/site/, with search and versions, and check its links
+	@$(PY) -m tools.site $(ARGS)
+
+release: env-run env-site ## make wheel, sdist, Debian package, site, bill of materials and checksums in dist/, without a network
 	@$(PY) -m tools.release $(ARGS)
+
+release-check: env-run ## install the wheel and the sdist of dist/ with each of PYTHONS, in empty environments, and try them
+	@$(PY) -m tools.release.trial $(PYTHONS)
 
 messages: env-run ## list every message that a user can see; ARGS=--docstrings adds docstrings
 	@$(PY) -m tools.messages $(ARGS)
+
+formats: env-run ## write docs/formats.md from the formats in the source
+	@$(PY) -m tools.formats
 
 limits: env-run ## write docs/limits.md from the bounds in the source
 	@$(PY) -m tools.limits
@@ -85,3 +101,6 @@ env-dev:
 
 env-lock:
 	@sh tools/bootstrap.sh lock
+
+env-site:
+	@sh tools/bootstrap.sh site

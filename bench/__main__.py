@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from bench.harness import describe_machine, save
+from bench.harness import begin, describe_machine, save
 
 
 def bench_names() -> list[str]:
@@ -45,12 +45,13 @@ def main() -> int:
     print(" · ".join(f"{name} {value}" for name, value in describe_machine().items()), "\n")
     for name in arguments.bench or names:
         module = importlib.import_module(f"bench.bench_{name}")
+        begun = begin(name, quick=arguments.quick)
         tables = []
         for table in module.run(arguments.quick, *([own_options(module, own)] if own else [])):
             print(table.render(), flush=True)  # as soon as it is there: some benchmarks take long
             tables.append(table)
         if arguments.save:
-            print(f"saved in {save(name, tables, quick=arguments.quick)}\n")
+            print(f"saved in {save(begun, tables)}\n")
     return 0
 
 

@@ -143,7 +143,7 @@ async def _member_table(node: Victim, rounds: int) -> Table:
         await node.meet(member)
         who = Insider(node, member)
         make = kind(who)
-        for subprotocol_id in (Subprotocol.HISTORY, Subprotocol.REQUEST):
+        for subprotocol_id in (Subprotocol.HISTORY, Subprotocol.POLICY, Subprotocol.REQUEST):
             await _flood(node, who, [who.begin_stream(subprotocol_id)])
         for _ in range(WARM_PACKETS // DRAIN):
             await _flood(node, who, [make() for _ in range(DRAIN)])

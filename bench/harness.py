@@ -109,14 +109,18 @@ def compare(cases: Mapping[str, Case], *, seconds: float = 0.5, rounds: int = 7)
     }
 
 
-def save(bench: str, tables: Sequence[Table], *, quick: bool) -> Path:
-    """Append the tables of one benchmark to its file in bench/results, one JSON line per run."""
+def begin(bench: str, *, quick: bool) -> dict[str, object]:
+    """Return the record of a run that begins now: its time, and the machine before the run loads it."""
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"bench": bench, "at": at, "quick": quick, "machine": describe_machine()}
+
+
+def save(begun: dict[str, object], tables: Sequence[Table]) -> Path:
+    """Append the tables of a run to the file of its benchmark in bench/results, one JSON line per run."""
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{bench}.jsonl"
-    record = {"bench": bench, "at": datetime.now(UTC).isoformat(timespec="seconds"), "quick": quick}
-    record |= {"machine": describe_machine(), "tables": tables}
+    path = RESULTS / f"{begun['bench']}.jsonl"
     with path.open("ab") as file:
-        file.write(msgspec.json.encode(record) + b"\n")
+        file.write(msgspec.json.encode(begun | {"tables": tables}) + b"\n")
     return path
 
 

@@ -2,7 +2,9 @@
 
 import inspect
 import re
+import tomllib
 
+import msgspec
 import pytest
 
 from meshbus import errors
@@ -20,6 +22,7 @@ from meshbus.errors import (
     Fault,
     HandshakeError,
     HandshakeFault,
+    JoinError,
     LocalProtocolError,
     LogError,
     LogFault,
@@ -74,6 +77,7 @@ SAMPLES: list[tuple[MeshError, str, dict[str, object]]] = [
     (Replayed(7), "packet counter 7 repeats, is too old, or jumps too far ahead", {"counter": 7}),
     (HandshakeError(HandshakeFault.TIMEOUT, "no answer"), "no answer", {"fault": "timeout"}),
     (AuthError(AuthFault.EXPIRED, "too late"), "too late", {"fault": "expired"}),
+    (JoinError("join_used", "the token was used"), "the token was used", {"reason": "join_used"}),
     (ChannelError(ChannelFault.EMPTY, "", "is empty"), "is empty", {"fault": "empty", "channel": ""}),
     (ChannelError(ChannelFault.UNKNOWN, "a/b", "is unknown"), "channel 'a/b': is unknown", {"channel": "a/b"}),
     (
@@ -107,6 +111,10 @@ SAMPLES: list[tuple[MeshError, str, dict[str, object]]] = [
     (LogError(LogFault.RANGE_GONE, "gone", first_available=9), "gone", {"fault": "range_gone", "first_available": 9}),
     (Timeout("ack", 5.0), "ack: no answer within 5 s", {"what": "ack", "seconds": 5.0}),
 ]
+
+
+class Versioned(msgspec.Struct):
+    version: str
 
 
 @pytest.mark.parametrize(("error", "message", "fields"), SAMPLES, ids=lambda value: str(value)[:40])
@@ -152,3 +160,21 @@ def test_codes_are_stable_words() -> None:
     assert MeshError.code == "mesh"
     assert MalformedPacket("x", Fault.DUPLICATE).code == "malformed_packet"
     assert PartialDelivery(1, 0, "x").code == "partial_delivery"
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"version": "\xff"}', b'{"more": ' + b"[" * 10_000])
+def test_what_msgspec_raises_is_known(content: bytes) -> None:
+    with pytest.raises(errors.UNDECODABLE):
+        msgspec.json.decode(content, type=Versioned)
+
+
+@pytest.mark.parametrize("text", ["=", "a = " + "[" * 10_000, "a = " + "7" * 10_000])
+def test_what_tomllib_raises_is_known(text: str) -> None:
+    with pytest.raises(errors.NOT_TOML):
+        tomllib.loads(text)
+
+
+def test_what_msgspec_raises_is_named_without_loading_it() -> None:
+    assert msgspec.ValidationError.__mro__[2] in errors.UNDECODABLE
+    with pytest.raises(AttributeError, match=r"module 'meshbus\.errors' has no attribute 'UNHEARD'"):
+        _ = errors.UNHEARD  # type: ignore[attr-defined]

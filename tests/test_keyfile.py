@@ -17,20 +17,27 @@ from hypothesis import strategies as st
 from meshbus import keyfile
 from meshbus.errors import ConfigError
 from meshbus.keyfile import (
+    MeshKey,
     create_file,
     create_identity,
+    create_next_psk,
     create_psk,
     format_tokens,
+    load_certificate,
     load_curve_secret,
     load_identity,
+    load_mesh_key,
     load_or_create,
     load_passwords,
     load_psk,
     load_tokens,
     load_web_token,
     parse_tokens,
+    save_certificate,
 )
 from meshbus.names.identity import Identity
+from meshbus.names.subnet import SubnetId
+from meshbus.wire.certificate import Certificate
 from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain, encode_token
 
 SEED = bytes(range(32))
@@ -221,8 +228,13 @@ def test_modes_are_not_asked_where_they_mean_nothing(place: Path, monkeypatch: p
     [
         ("", "is not a file of kind 'identity'"),
         ("not toml at all", "is damaged, or another kind of file"),
+        ("seed = " + "7" * 10_000, "is damaged, or another kind of file"),
         (f'version = 1\nkind = "psk"\nseed = "{HEX}"', "is not a file of kind 'identity'"),
-        (f'version = 2\nkind = "identity"\nseed = "{HEX}"', "has another version than 1; use the newer meshbus"),
+        (
+            f'version = 2\nkind = "identity"\nseed = "{HEX}"',
+            "key file, version 2, was written by a newer meshbus; this one reads version 1",
+        ),
+        (f'kind = "identity"\nseed = "{HEX}"', "has no version, so it is damaged"),
         ('version = 1\nkind = "identity"', "has no 'seed' of 64 hex digits"),
         ('version = 1\nkind = "identity"\nseed = 5', "has no 'seed' of 64 hex digits"),
         (f'version = 1\nkind = "identity"\nseed = "{HEX[:-2]}"', "has no 'seed' of 64 hex digits"),
@@ -282,6 +294,40 @@ def test_a_mesh_key_that_others_could_read_is_refused(place: Path) -> None:
     place.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
         load_psk(place)
+
+
+def test_the_next_mesh_key_knows_the_one_before_and_keeps_the_root(place: Path) -> None:
+    first = create_psk(place)
+    second = create_next_psk(place.with_name("second"), load_mesh_key(place), 1000)
+    third = create_next_psk(place.with_name("third"), second, 2000)
+    assert load_mesh_key(place) == MeshKey(first, first)
+    assert load_mesh_key(place.with_name("second")) == second == MeshKey(second.key, first, first, 1000)
+    assert load_mesh_key(place.with_name("third")) == third == MeshKey(third.key, first, second.key, 2000)
+    assert len({first, second.key, third.key}) == 3
+    assert load_psk(place.with_name("third")) == third.key
+    assert third.key.hex() not in f"{third!r} {third.__rich_repr__()}"
+    with pytest.raises(ConfigError, match="exists, and is never overwritten"):
+        create_next_psk(place, second, 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "complaint"),
+    [
+        (f'previous = "{HEX}"', "has no 'until' in unix seconds beside 'previous', got None"),
+        (f'previous = "{HEX}"\nuntil = -1', "has no 'until' in unix seconds beside 'previous', got -1"),
+        (f'previous = "{HEX}"\nuntil = 253402300800', "got 253402300800"),
+        (f'previous = "{HEX}"\nuntil = true', "has no 'until' in unix seconds beside 'previous', got True"),
+        ('previous = "ab"\nuntil = 5', "has no 'previous' of 64 hex digits"),
+        ('root = "ab"', "has no 'root' of 64 hex digits"),
+        (f'previous = "{"00" * 32}"\nuntil = 5', "has the same 'key' and 'previous'"),
+    ],
+)
+def test_a_damaged_next_mesh_key_is_refused(place: Path, lines: str, complaint: str) -> None:
+    text = f'version = 1\nkind = "psk"\nkey = "{"00" * 32}"\n{lines}\n'
+    with pytest.raises(ConfigError) as caught:
+        load_mesh_key(_private(place, text))
+    assert complaint in str(caught.value)
+    assert HEX[:16] not in str(caught.value)
 
 
 # ── tokens ──────────────────────────────────────────────────────────────────────────────────
@@ -352,7 +398,7 @@ def test_passwords_and_curve_keys_are_private_files(tmp_path: Path) -> None:
         path.chmod(0o600)
         assert load(path)
     assert load_passwords(path) == {"robot": "hush"}
-    for bad in ("", "robot", "robot = 1", "[robot]"):
+    for bad in ("", "robot", "robot = 1", "[robot]", "robot = " + "7" * 10_000):
         path.write_text(bad)
         with pytest.raises(ConfigError, match="one per line") as raised:
             load_passwords(path)
@@ -373,3 +419,33 @@ def test_the_token_of_the_web_server_is_one_long_word_in_a_private_file(tmp_path
     path.chmod(0o644)
     with pytest.raises(ConfigError):
         load_web_token(path)
+
+
+def test_a_certificate_is_checked_when_it_is_read(tmp_path: Path) -> None:
+    issuer, path = Identity.from_seed(b"i" * 32), tmp_path / "node.certificate"
+    certificate = Certificate(
+        issuer=issuer.entity_id,
+        subject=Identity.from_seed(b"r" * 32).entity_id,
+        serial=1,
+        not_before=1,
+        not_after=2,
+        subnet=SubnetId.GLOBAL,
+        name="rover-7",
+        tags=(),
+    ).signed_by(issuer)
+    for _ in range(2):  # a newer one replaces it
+        save_certificate(path, certificate)
+    path.chmod(0o644)  # it is not secret
+    assert load_certificate(path) == certificate
+    text = path.read_text("utf-8")
+    assert text.startswith("# Certificate of the meshbus node rover-7")
+    body = text.splitlines()[1]
+    for damaged in (
+        text.replace(body, body[:-4]),
+        text.replace(body, body[:8] + "AAAA" + body[12:]),
+        "",
+        "not base64!",
+    ):
+        path.write_text(damaged, "utf-8")
+        with pytest.raises(ConfigError, match="is damaged"):
+            load_certificate(path)

@@ -4,6 +4,7 @@
 #   tools/bootstrap.sh run     packages for `make demo`
 #   tools/bootstrap.sh dev     packages for tests, checks and benchmarks (a superset of run)
 #   tools/bootstrap.sh lock    packages for `make lock`
+#   tools/bootstrap.sh site    packages for `make site`, beside those that are there
 #
 # PYTHON=... selects the interpreter; a .venv made by a different one is rebuilt. Without PYTHON, a working .venv is kept.
 # The stamp file .venv/.meshbus/<purpose> is written last. It holds the checksums of the lock and the project file, so a
@@ -11,7 +12,7 @@
 # next run rebuilds .venv.
 set -eu
 
-purpose=${1:?usage: tools/bootstrap.sh run|dev|lock}
+purpose=${1:?usage: tools/bootstrap.sh run|dev|lock|site}
 cd "$(dirname "$0")/.."
 root=$(pwd -P)
 venv=.venv
@@ -82,7 +83,7 @@ stamp_of() {
     printf '%s\n' "$root"
     cksum "requirements/$1.txt"
     [ "$1" != dev ] || cksum requirements/newest.txt
-    [ "$1" = lock ] || cksum pyproject.toml
+    [ "$1" = lock ] || [ "$1" = site ] || cksum pyproject.toml
 }
 stamped() { [ -f "$marks/$1" ] && [ "$(cat "$marks/$1")" = "$(stamp_of "$1")" ]; }
 
@@ -149,6 +150,8 @@ install_locked() {
     pip install --progress-bar off --no-deps --only-binary :all: --no-binary pyspark --no-build-isolation \
         --require-hashes -r "requirements/$name.txt" "$@" || {
         tail -n 8 "$log" >&2
+        # pip downloads everything first, so the packages of other purposes are as they were: do not rebuild them.
+        [ "$purpose" != site ] || rm -f "$marks/unfinished"
         die "could not install the locked packages (see above; full log in $log); check the network and run the command" \
             "again; if no distribution matches this machine, try another Python: make PYTHON=/path/to/python3.13"
     }
@@ -161,7 +164,7 @@ if [ "$purpose" = dev ]; then
     install_locked newest --target "$venv/net-mesh"
 fi
 
-if [ "$purpose" != lock ]; then
+if [ "$purpose" != lock ] && [ "$purpose" != site ]; then
     say 'installing meshbus in editable mode'
     pip install --no-deps --no-build-isolation --editable . || {
         tail -n 8 "$log" >&2

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Make sure that what `make test-web` needs is there: Prometheus and Chromium from the system's packages, and the driver of
-# the browser from requirements/web.txt. Fails with one sentence if they cannot be had, such as without a network.
+# Make sure that what `make test-web` needs is there: Prometheus and Chromium from the system's packages, the driver of the
+# browser from requirements/web.txt, and what builds the site. Fails with one sentence if they cannot be had, such as without a network.
 set -eu
 cd "$(dirname "$0")/.."
 log=.venv/.meshbus/testweb.log
@@ -43,3 +43,5 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$(cksum requirements/web.txt)" ]; then
     }
     cksum requirements/web.txt >"$stamp"
 fi
+
+sh tools/bootstrap.sh site

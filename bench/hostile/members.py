@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from bench.hostile.victim import ASKED, LOGGED, Member, Target
+from bench.hostile.victim import ASKED, ISSUER, LOGGED, POLICY_VERSION, Member, Target
 from meshbus.engine.base.packets import Address
 from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.names.identity import Identity
 from meshbus.wire.constants import FRAME_PREFIX_BYTES, MAX_EVENTS, MAX_PAYLOAD, Flags, Subprotocol
 from meshbus.wire.frames import pack_frames
 from meshbus.wire.header import Header
-from meshbus.wire.messages import history, interest, membership, presence, reliable, request
+from meshbus.wire.messages import fleetpolicy, history, interest, membership, presence, reliable, request
 from meshbus.wire.messages.address import Address as WireAddress
 from meshbus.wire.messages.capability import Announcement, encode_announcement
 from meshbus.wire.messages.manifest import encode_manifest
@@ -270,6 +270,34 @@ def _presence(_who: Insider) -> Make:
     return _same(packed(Subprotocol.PRESENCE, presence.encode_presence(presence.Probe(1))))
 
 
+def _policy_offers(*, full: bool) -> Kind:
+    """Offer a policy in the name of the issuer, with a signature that has to be checked to be refused."""
+
+    def kind(who: Insider) -> Make:
+        def make() -> Content:
+            newer = POLICY_VERSION + next(who.numbers)
+            stated = fleetpolicy.PolicyStatement(newer, 1000, bytes(32), ISSUER.entity_id, bytes(64))
+            message = fleetpolicy.encode_fleet_policy(fleetpolicy.Have(stated))
+            if full:
+                return packed(Subprotocol.POLICY, message, carried=True)
+            return Content(Subprotocol.POLICY, [message], True)
+
+        return make
+
+    return kind
+
+
+def _policy_fetch(_who: Insider) -> Make:
+    """Ask for the chunks of the policy again and again."""
+    message = fleetpolicy.encode_fleet_policy(fleetpolicy.Fetch(POLICY_VERSION, 0))
+    return _same(Content(Subprotocol.POLICY, [message], True))
+
+
+def _policy_fetch_packed(_who: Insider) -> Make:
+    message = fleetpolicy.encode_fleet_policy(fleetpolicy.Fetch(POLICY_VERSION, 0))
+    return _same(packed(Subprotocol.POLICY, message, carried=True))
+
+
 def _relay(who: Insider) -> Make:
     target = who.victim.another_peer(who.member)
     message = encode_relay(RelayedHandshake(target, who.member.engine.node_id, bytes(64)))
@@ -319,6 +347,10 @@ KINDS: Mapping[str, Kind] = {
     "clock probe, packed": _presence,
     "relayed handshake, packed": _relay,
     "relayed handshake for us, packed": _relay_here,
+    "forged policy offer": _policy_offers(full=False),
+    "forged policy offer, packed": _policy_offers(full=True),
+    "policy fetch": _policy_fetch,
+    "policy fetch, packed": _policy_fetch_packed,
     "2027 empty messages": _nothing,
     "event on a new channel stream": _streams,
     "event on a new stream": _direct_streams,

@@ -31,7 +31,7 @@ import numpy as np
 from bench.hostile import members, outsiders
 from bench.hostile.members import Insider
 from bench.hostile.outsiders import Outsider
-from bench.hostile.victim import PSK, Member
+from bench.hostile.victim import PSK, Member, signed_policy
 from meshbus.engine.base.packets import PacketBatch
 from meshbus.log.reader import LogReader
 from meshbus.names.channel import ChannelName
@@ -122,7 +122,8 @@ async def publish() -> None:
 async def suffer(address: str, public_key: str, folder: str) -> None:
     """Receive the honest stream, check it, and report once a second."""
     channels = [{"name": CHANNEL, "log": "received", "log_fsync": "never", "log_retain_bytes": 64 << 20}]
-    async with Node.open(psk=PSK.hex(), ephemeral=True, log_dir=Path(folder), channels=channels) as node:
+    policy = signed_policy(Path(folder))
+    async with Node.open(psk=PSK.hex(), ephemeral=True, log_dir=Path(folder), channels=channels, **policy) as node:
         await node.connect(address, public_key=bytes.fromhex(public_key))
         _say({"address": node.address, "public_key": node.noise_public_key.hex(), "node_id": node.node_id})
         state = [0, 0]

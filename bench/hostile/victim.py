@@ -14,9 +14,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypedDict
 from unittest import mock
 
+from meshbus.config.policyfile import signed_content
 from meshbus.engine.base.packets import Address, Output, PacketBatch
 from meshbus.engine.core import Engine
 from meshbus.engine.settings import EngineSettings
@@ -26,6 +27,7 @@ from meshbus.node.driving.udp import UdpSocket
 from meshbus.node.node import Node
 from meshbus.policy.capability import CapabilitySet
 from meshbus.wire.constants import Subprotocol
+from meshbus.wire.messages.fleetpolicy import PolicyStatement
 
 PSK = bytes(range(32))
 CHANNELS = 100
@@ -33,7 +35,17 @@ CHANNELS = 100
 LOGGED = "plant/logged"
 ASKED = "plant/asked"
 LOGGED_EVENTS = 20_000
+ISSUER = Identity.from_seed(bytes(31) + b"i")
+POLICY_VERSION = 7
+_POLICY = b'unlisted_channels = "open"\n' + b"# a long policy is sent in many chunks\n" * 500
 _MEETING_TURNS = 2_000
+
+
+class SignedPolicy(TypedDict):
+    """Options of a node that takes signed policies."""
+
+    policy_file: Path
+    policy_issuers: list[bytes]
 
 
 class Clock:
@@ -57,7 +69,12 @@ class Member:
         self.socket = UdpSocket.bind("127.0.0.1", 0)
         self.engine = Engine(
             Identity.generate(os.urandom),
-            EngineSettings(psk=PSK, loopback=True),
+            EngineSettings(
+                psk=PSK,
+                loopback=True,
+                carries=frozenset({Subprotocol.POLICY}),
+                policy_issuers=(ISSUER.entity_id,),
+            ),
             now=clock(),
             wall=lambda _: time.time_ns(),
             entropy=os.urandom,
@@ -116,7 +133,7 @@ class Victim:
 
     def take(self, batch: PacketBatch) -> None:
         """Handle a drain exactly as the driver does."""
-        self.driver.apply(self.driver._call(self.engine.receive, batch, self.clock()))
+        self.driver.apply(self.driver._call(self.engine.receive, batch, self.clock()) or Output())
 
     def another_peer(self, member: Member) -> int:
         """Return a peer that is not this member."""
@@ -166,7 +183,7 @@ async def victim(folder: Path) -> AsyncIterator[Victim]:
     logged = {"name": LOGGED, "log": "published", "log_fsync": "never"}
     with mock.patch.object(Driver, "now", staticmethod(clock)):
         async with Node.open(
-            psk=PSK.hex(), ephemeral=True, log_dir=folder, channels=[logged], unlisted_channels="open"
+            psk=PSK.hex(), ephemeral=True, log_dir=folder, channels=[logged], **signed_policy(folder)
         ) as node:
             publishers = [node.publisher(f"plant/{number:03}") for number in range(CHANNELS)]
             log = node.publisher(LOGGED)
@@ -179,6 +196,13 @@ async def victim(folder: Path) -> AsyncIterator[Victim]:
             async with node.respond(ASKED, answer):
                 yield Victim(node, clock)
             del publishers
+
+
+def signed_policy(folder: Path) -> SignedPolicy:
+    """Write a policy that is open for all channels, signed by the issuer, and return the options of a node that takes it."""
+    file = folder / "policy.toml"
+    file.write_bytes(signed_content(PolicyStatement.sign(ISSUER, POLICY_VERSION, _POLICY), _POLICY))
+    return {"policy_file": file, "policy_issuers": [ISSUER.entity_id]}
 
 
 def drains(datagrams: Sequence[tuple[Address, bytes]], size: int) -> list[PacketBatch]:

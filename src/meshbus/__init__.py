@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from meshbus.edge.hub import PubSubHub
     from meshbus.edge.refusals import Refusal
     from meshbus.engine.base.batch import Event, EventBatch
-    from meshbus.engine.base.notices import PeerFailed, PeerGone, PeerRecovered, SessionUp
+    from meshbus.engine.base.notices import PeerFailed, PeerGone, PeerRecovered, RevocationTaken, SessionUp
     from meshbus.engine.channels.publish import OnFailure, PublishConfig, PublishReport, Reliability, WhenSendFull
     from meshbus.engine.channels.roster import SubscriberRoster
     from meshbus.errors import (
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         DaemonError,
         DeliveryError,
         HandshakeError,
+        JoinError,
         LocalProtocolError,
         LogError,
         MalformedPacket,
@@ -66,8 +67,20 @@ if TYPE_CHECKING:
     from meshbus.node.daemons.coordinating import ChainStatus, Coordinating
     from meshbus.node.daemons.daemoninfo import DaemonInfo, DaemonInput, DaemonLine, DaemonMove, DaemonState
     from meshbus.node.daemons.daemons import Daemons
+    from meshbus.node.invites.invites import NewInvite
+    from meshbus.node.invites.inviting import InviteInfo
+    from meshbus.node.invites.newcomer import join
+    from meshbus.node.invites.settling import Joined
     from meshbus.node.node import Node
-    from meshbus.node.peers.noticelog import PolicyChanged, PolicyRefused
+    from meshbus.node.peers.noticelog import (
+        JoinRefused,
+        JoinWaiting,
+        NodeJoined,
+        PolicyChanged,
+        PolicyRefused,
+        RotationRefused,
+        SecretRotated,
+    )
     from meshbus.node.peers.redial import DialState, PeerUnreachable
     from meshbus.node.replicas.replicastatus import ReplicaMemberStatus, ReplicaStatus
     from meshbus.policy.assign import LevelPolicy, LevelRule, SubnetPolicy, SubnetRule
@@ -76,6 +89,7 @@ if TYPE_CHECKING:
     from meshbus.policy.discovery import CapabilityIndex, ScopeFilter
     from meshbus.policy.gateway import GatewayStats, SubnetGateway
     from meshbus.policy.guard import AuthGuard, AuthVerdict
+    from meshbus.policy.invites import InviteSpec
     from meshbus.policy.limits import TokenBucket
     from meshbus.policy.prefixes import SubscriptionIndex
     from meshbus.policy.reason import DropReason
@@ -83,7 +97,9 @@ if TYPE_CHECKING:
     from meshbus.policy.tokens import TokenCache
     from meshbus.policy.verdict import FORWARD, Drop, ForwardDecision
     from meshbus.policy.views import Gpu, GpuVendor, Hardware, Modality, Model, Tool
+    from meshbus.wire.certificate import Certificate
     from meshbus.wire.messages.membership import AckReason
+    from meshbus.wire.messages.revocation import Revocation, Revoked
     from meshbus.wire.messages.token import PermissionToken, Scope
     from meshbus.wire.subprotocol import (
         ManifestEntry,
@@ -107,11 +123,11 @@ _HOMES = {
         "meshbus.edge.hub": "PubSubHub",
         "meshbus.edge.refusals": "Refusal",
         "meshbus.engine.base.batch": "Event EventBatch",
-        "meshbus.engine.base.notices": "PeerFailed PeerGone PeerRecovered SessionUp",
+        "meshbus.engine.base.notices": "PeerFailed PeerGone PeerRecovered RevocationTaken SessionUp",
         "meshbus.engine.channels.publish": "OnFailure PublishConfig PublishReport Reliability WhenSendFull",
         "meshbus.engine.channels.roster": "SubscriberRoster",
         "meshbus.errors": (
-            "AuthError Backpressure BadTag ChannelError ConfigError DaemonError DeliveryError HandshakeError "
+            "AuthError Backpressure BadTag ChannelError ConfigError DaemonError DeliveryError HandshakeError JoinError "
             "LocalProtocolError LogError MalformedPacket MeshError MigrationError PartialDelivery PeerError PipelineError ProtocolError "
             "RegistryError RemoteProtocolError Replayed ReplicationError SlowConsumer Timeout UnknownVersion"
         ),
@@ -129,7 +145,12 @@ _HOMES = {
         "meshbus.node.daemons.daemons": "Daemons",
         "meshbus.node.node": "Node",
         "meshbus.node.channels.publisher": "ChannelPublisher",
-        "meshbus.node.peers.noticelog": "PolicyChanged PolicyRefused",
+        "meshbus.node.invites.invites": "NewInvite",
+        "meshbus.node.invites.inviting": "InviteInfo",
+        "meshbus.node.invites.newcomer": "join",
+        "meshbus.node.invites.settling": "Joined",
+        "meshbus.node.peers.noticelog": "JoinRefused JoinWaiting NodeJoined PolicyChanged PolicyRefused RotationRefused"
+        " SecretRotated",
         "meshbus.node.peers.redial": "DialState PeerUnreachable",
         "meshbus.node.replicas.replicastatus": "ReplicaMemberStatus ReplicaStatus",
         "meshbus.node.channels.subscription": "Subscription WhenFull",
@@ -140,6 +161,7 @@ _HOMES = {
         "meshbus.policy.discovery": "CapabilityIndex ScopeFilter",
         "meshbus.policy.gateway": "GatewayStats SubnetGateway",
         "meshbus.policy.guard": "AuthGuard AuthVerdict",
+        "meshbus.policy.invites": "InviteSpec",
         "meshbus.policy.limits": "TokenBucket",
         "meshbus.policy.prefixes": "SubscriptionIndex",
         "meshbus.policy.reason": "DropReason",
@@ -147,7 +169,9 @@ _HOMES = {
         "meshbus.policy.tokens": "TokenCache",
         "meshbus.policy.verdict": "Drop FORWARD ForwardDecision",
         "meshbus.policy.views": "Gpu GpuVendor Hardware Modality Model Tool",
+        "meshbus.wire.certificate": "Certificate",
         "meshbus.wire.messages.membership": "AckReason",
+        "meshbus.wire.messages.revocation": "Revocation Revoked",
         "meshbus.wire.messages.token": "PermissionToken Scope",
         "meshbus.wire.subprotocol": "ManifestEntry SubprotocolDescriptor SubprotocolManifest SubprotocolVersion",
     }.items()
@@ -167,6 +191,7 @@ __all__ = [
     "CapabilityFilter",
     "CapabilityIndex",
     "CapabilitySet",
+    "Certificate",
     "ChainStatus",
     "ChannelConfig",
     "ChannelConfigRegistry",
@@ -205,6 +230,12 @@ __all__ = [
     "HandshakeError",
     "Hardware",
     "Identity",
+    "InviteInfo",
+    "InviteSpec",
+    "JoinError",
+    "JoinRefused",
+    "JoinWaiting",
+    "Joined",
     "LevelPolicy",
     "LevelRule",
     "LocalProtocolError",
@@ -221,8 +252,10 @@ __all__ = [
     "Model",
     "NEVER",
     "NegotiatedSet",
+    "NewInvite",
     "Node",
     "NodeConfig",
+    "NodeJoined",
     "OnFailure",
     "PacketReader",
     "PartialDelivery",
@@ -251,8 +284,13 @@ __all__ = [
     "ReplicaStatus",
     "ReplicationError",
     "Retention",
+    "Revocation",
+    "RevocationTaken",
+    "Revoked",
+    "RotationRefused",
     "Scope",
     "ScopeFilter",
+    "SecretRotated",
     "SessionUp",
     "SlowConsumer",
     "StatefulDaemon",
@@ -280,6 +318,7 @@ __all__ = [
     "WhenSendFull",
     "every_n",
     "interval",
+    "join",
     "list_channels",
     "list_recorders",
     "negotiate",

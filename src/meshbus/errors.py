@@ -12,6 +12,7 @@
     │       └── Replayed             a packet counter that repeats, is too old, or jumps too far ahead
     ├── HandshakeError               wrong key, timeout or refusal: `fault` says which
     ├── AuthError                    a missing permission or an invalid token
+    ├── JoinError                    an inviting node did not admit this one: `reason` says why
     ├── ChannelError                 an invalid name, an unknown channel, a refused operation
     ├── DeliveryError
     │   ├── Backpressure             the stream has too little credit for a send
@@ -32,7 +33,28 @@ and docs/errors.md use. The batch path raises none of them: there a bad packet g
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import msgspec
+
+    UNDECODABLE: tuple[type[msgspec.MsgspecError], type[UnicodeDecodeError], type[RecursionError]]
+    """What msgspec raises for bytes that are not what they should be, also for texts that are not UTF-8, and for thousands of
+    nested brackets."""
+NOT_TOML = (ValueError, RecursionError)
+"""What tomllib raises for a text that it cannot read. TOMLDecodeError is a ValueError; a number with thousands of digits is
+refused by another one."""
+
+
+if not TYPE_CHECKING:  # a type checker would believe in every name
+
+    def __getattr__(name: str) -> object:
+        """Return UNDECODABLE: msgspec is loaded by those who decode, and not by `meshbus --help`."""
+        if name != "UNDECODABLE":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import msgspec
+
+        return msgspec.MsgspecError, UnicodeDecodeError, RecursionError
 
 
 # Classes that take a `problem` get the whole explanation from the code that raises them, because only that code knows
@@ -188,6 +210,17 @@ class AuthError(MeshError):
 
     def __init__(self, fault: AuthFault, problem: str) -> None:
         self.fault = fault
+        super().__init__(problem)
+
+
+class JoinError(MeshError):
+    """This node was not admitted to a fleet."""
+
+    code = "join"
+
+    def __init__(self, reason: str, problem: str) -> None:
+        self.reason = reason
+        """The short word of the inviting node, as in docs/reasons.md: `join_used`, `join_expired`, …"""
         super().__init__(problem)
 
 

@@ -1,4 +1,4 @@
-"""Files for secrets and permissions: node identities, mesh keys, edge credentials, tokens.
+"""Files for secrets and permissions: node identities, mesh keys, edge credentials, tokens, certificates.
 
 A secret file is written with mode 0600 under a temporary name and then linked to its final one: nobody else can read it
 even for a moment, a half-written file is never seen, and no file is overwritten. A secret file that others can read is
@@ -19,15 +19,40 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from meshbus.errors import ConfigError, MalformedPacket
+import msgspec
+
+from meshbus.errors import NOT_TOML, AuthError, ConfigError, MalformedPacket
+from meshbus.formats import Format
 from meshbus.names.identity import KEY_BYTES, Entropy, Identity
+from meshbus.wire.certificate import VERSION as CERTIFICATE_VERSION
+from meshbus.wire.certificate import Certificate, decode_certificate, encode_certificate
 from meshbus.wire.messages.token import MAX_CHAIN, TOKEN_BYTES, PermissionToken, decode_chain, encode_chain
 
 VERSION = 1
 """The version of the file format."""
+ON_DISK = (
+    Format(
+        name="key file",
+        where="`identity`, `psk_file`, `pins`, `revocations`, `identity.invites.toml`",
+        what="the identity of a node, the mesh key, the nodes that were seen secure, what was revoked, invites",
+        version=VERSION,
+        mark="`version`",
+        refused="the start of a node with this file",
+    ),
+    Format(
+        name="certificate",
+        where="`certificate`",
+        what="what an issuer certified about a node",
+        version=CERTIFICATE_VERSION,
+        mark="the first byte, in base64",
+        refused="the start of a node with this file",
+    ),
+)
 PSK_BYTES = 32
 """The size of a mesh key: the psk of the Noise handshake has 32 bytes."""
 
+LAST_S = 253_402_300_799
+"""The last second of the year 9999, which is the last that can be shown."""
 _MAX_BYTES = 64 * 1024
 """A longer file is neither a key nor a token, and is not read to the end."""
 MIN_WEB_TOKEN = 16
@@ -73,31 +98,85 @@ def load_or_create(path: Path, entropy: Entropy = os.urandom) -> Identity:
     return load_identity(path)
 
 
+class MeshKey(msgspec.Struct, frozen=True):
+    """What a file with a mesh key contains. Its repr shows no secrets."""
+
+    key: bytes
+    """The key of the mesh."""
+    root: bytes
+    """The first key of the mesh: names that follow from it, such as those of daemons, stay when the key changes."""
+    previous: bytes | None = None
+    """The key before this one."""
+    until_s: int = 0
+    """Until when nodes also accept the previous key, in unix seconds."""
+
+    def __repr__(self) -> str:
+        return f"MeshKey(until_s={self.until_s})"
+
+    def __rich_repr__(self) -> list[tuple[str, int]]:
+        return [("until_s", self.until_s)]
+
+
 def create_psk(path: Path, entropy: Entropy = os.urandom) -> bytes:
     """Create a new mesh key and its file. Raises ConfigError if the file exists."""
     key = entropy(PSK_BYTES)
-    create_file(
-        path,
-        "# The key of one mesh. Everyone who has it can join: keep it private.\n"
-        f'version = {VERSION}\nkind = "psk"\ncreated = "{_now()}"\nkey = "{key.hex()}"\n',
-        "psk",
-    )
+    create_file(path, format_mesh_key(MeshKey(key, key)), "psk")
     return key
 
 
+def create_next_psk(path: Path, before: MeshKey, until_s: int, entropy: Entropy = os.urandom) -> MeshKey:
+    """Create the mesh key that replaces another one, and its file. Raises ConfigError if the file exists."""
+    following = MeshKey(entropy(PSK_BYTES), before.root, before.key, until_s)
+    create_file(path, format_mesh_key(following), "psk")
+    return following
+
+
+def format_mesh_key(mesh_key: MeshKey) -> str:
+    """Return the text of a file with a mesh key."""
+    text = (
+        "# The key of one mesh. Everyone who has it can join: keep it private.\n"
+        f'version = {VERSION}\nkind = "psk"\ncreated = "{_now()}"\nkey = "{mesh_key.key.hex()}"\n'
+    )
+    if mesh_key.root != mesh_key.key:
+        text += f'root = "{mesh_key.root.hex()}"\n'
+    if mesh_key.previous is not None:
+        text += (
+            "# Nodes also accept the previous key until then (unix seconds).\n"
+            f'previous = "{mesh_key.previous.hex()}"\nuntil = {mesh_key.until_s}\n'
+        )
+    return text
+
+
 def load_psk(path: Path) -> bytes:
-    """Read a mesh key: a file written by `create_psk`, or 64 hex digits alone."""
+    """Read the mesh key of a file."""
+    return load_mesh_key(path).key
+
+
+def load_mesh_key(path: Path) -> MeshKey:
+    """Read a mesh key: a file written by `create_psk` or `create_next_psk`, or 64 hex digits alone."""
     text = _read(path, "psk", secret=True)
     bare = from_hex(text.strip())
     if bare is not None and len(bare) == PSK_BYTES:
-        return bare
-    return _secret(_parse_table(text, path, "psk"), "key", PSK_BYTES, path, "psk")
+        return MeshKey(bare, bare)
+    table = _parse_table(text, path, "psk")
+    key = _secret(table, "key", PSK_BYTES, path, "psk")
+    root = _secret(table, "root", PSK_BYTES, path, "psk") if "root" in table else key
+    if "previous" not in table:
+        return MeshKey(key, root)
+    until_s = table.get("until")
+    if type(until_s) is not int or not 0 <= until_s <= LAST_S:
+        raise _bad(
+            "psk", f"has no 'until' in unix seconds beside 'previous', got {until_s!r}; restore it from a copy", path
+        )
+    previous = _secret(table, "previous", PSK_BYTES, path, "psk")
+    if previous == key:
+        raise _bad("psk", "has the same 'key' and 'previous'; make it again with `meshbus key psk --after`", path)
+    return MeshKey(key, root, previous, until_s)
 
 
 def format_tokens(chain: Sequence[PermissionToken]) -> str:
     """Return a chain of tokens, the root's first, as lines of base64."""
-    text = base64.b64encode(encode_chain(chain)).decode()
-    return "".join(text[start : start + _LINE] + "\n" for start in range(0, len(text), _LINE))
+    return _base64_lines(encode_chain(chain))
 
 
 def parse_tokens(text: str, source: str = "") -> tuple[PermissionToken, ...]:
@@ -105,8 +184,7 @@ def parse_tokens(text: str, source: str = "") -> tuple[PermissionToken, ...]:
 
     Raises ConfigError for anything else. Signatures and validity are not checked.
     """
-    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    packed = "".join("".join(lines).split())
+    packed = _packed(text)
     raw = from_hex(packed) if packed else None
     if raw is None:
         raw = _from_base64(packed)
@@ -128,12 +206,31 @@ def load_tokens(path: Path) -> tuple[PermissionToken, ...]:
     return parse_tokens(_read(path, "token"), str(path))
 
 
+def save_certificate(path: Path, certificate: Certificate) -> None:
+    """Write the file of a certificate over an older one. Raises ConfigError."""
+    head = f"# Certificate of the meshbus node {certificate.name}, public key {certificate.subject.hex()}\n"
+    replace_file(path, head + _base64_lines(encode_certificate(certificate)), "certificate")
+
+
+def load_certificate(path: Path) -> Certificate:
+    """Read the file of a certificate, and check its signature. It is not secret, so others may read the file."""
+    raw = _from_base64(_packed(_read(path, "certificate"))) or b""
+    if raw and (problem := ON_DISK[1].problem(raw[0])):
+        raise _bad("certificate", problem, path)
+    try:
+        certificate = decode_certificate(raw)
+        certificate.verify()
+    except (MalformedPacket, AuthError) as error:
+        raise _bad("certificate", f"is damaged: {error}; restore it from a copy, or join again", path) from None
+    return certificate
+
+
 def load_passwords(path: Path) -> dict[str, str]:
     """Read a private file of `name = "password"` lines."""
     text = _read(path, "passwords", secret=True)
     try:
         table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except NOT_TOML:
         table = {}
     if not table or not all(isinstance(word, str) for word in table.values()):
         # The parser's message is left out: it could contain a part of a secret.
@@ -264,13 +361,16 @@ def _check_private(status: os.stat_result, path: Path, what: str) -> None:
 def _parse_table(text: str, path: Path, what: str) -> dict[str, object]:
     try:
         table: dict[str, object] = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except NOT_TOML:
         # The parser's message is left out: it could contain a part of a secret.
         raise _bad(what, "is damaged, or another kind of file; restore it from a copy", path) from None
     if table.get("kind") != what:
         raise _bad(what, f"is not a file of kind {what!r}; check the path", path)
-    if table.get("version") != VERSION:
-        raise _bad(what, f"has another version than {VERSION}; use the newer meshbus that created it", path)
+    version = table.get("version")
+    if not isinstance(version, int):
+        raise _bad(what, "has no version, so it is damaged; restore it from a copy", path)
+    if problem := ON_DISK[0].problem(version):
+        raise _bad(what, problem, path)
     return table
 
 
@@ -297,6 +397,17 @@ def _from_base64(text: str) -> bytes | None:
         return base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
     except ValueError:
         return None
+
+
+def _packed(text: str) -> str:
+    """Return a text without white space, and without lines that start with `#`."""
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return "".join("".join(lines).split())
+
+
+def _base64_lines(raw: bytes) -> str:
+    text = base64.b64encode(raw).decode()
+    return "".join(text[start : start + _LINE] + "\n" for start in range(0, len(text), _LINE))
 
 
 def _now() -> str:

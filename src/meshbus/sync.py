@@ -48,6 +48,8 @@ from meshbus.node.daemons import coordinating as asynchronous_coordinating
 from meshbus.node.daemons import daemons as asynchronous_daemons
 from meshbus.node.daemons.coordinating import PROOF_S, ROUTE_S, ChainStatus
 from meshbus.node.daemons.daemoninfo import DaemonInfo, DaemonLine, DaemonMove
+from meshbus.node.invites.invites import NewInvite
+from meshbus.node.invites.inviting import InviteInfo
 from meshbus.node.logs.logs import Logs
 from meshbus.node.node import NOT_OPEN
 from meshbus.node.options import NodeOptions
@@ -60,7 +62,10 @@ from meshbus.node.replicas.replicaverify import ReplicaRange
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
+from meshbus.policy.invites import InviteSpec
+from meshbus.wire.certificate import Certificate
 from meshbus.wire.messages.continuity import Verdict
+from meshbus.wire.messages.revocation import Revocation
 from meshbus.wire.messages.token import PermissionToken
 
 T = TypeVar("T")
@@ -760,9 +765,57 @@ class Node:
 
         It takes effect at one moment, and no session ends. The policy of another file is copied to `policy_file`. Raises
         ConfigError, and changes nothing, if the policy is not valid or this node has no `policy_file`. `by` is the user
-        that the history names, by default the user of this process.
+        that the audit log names, by default the user of this process.
         """
         return self._running.run(self._node.apply_policy(path, by=by, via=via))
+
+    def rotate_psk(
+        self, path: Path | str | None = None, *, by: str | None = None, via: Via = Via.APPLY
+    ) -> tuple[str, ...]:
+        """Replace the mesh key by that of a file, or read `psk_file` again; return what changed, in words.
+
+        No session ends: both keys are accepted until the window that the file names is over. Another file is copied to
+        `psk_file`. Raises ConfigError, and changes nothing, if the key does not follow from the one in force.
+        """
+        return self._running.run(self._node.rotate_psk(path, by=by, via=via))
+
+    def rotate_tokens(self, *, by: str | None = None, via: Via = Via.APPLY) -> tuple[str, ...]:
+        """Read the files of `tokens` again, use those that were replaced, and return what changed, in words.
+
+        Subscriptions that rest on an old token go on with the new one. Raises ConfigError, and changes nothing, if a file is
+        not a token, or its signature is wrong.
+        """
+        return self._running.run(self._node.rotate_tokens(by=by, via=via))
+
+    def invite(self, spec: InviteSpec, *, by: str | None = None) -> NewInvite:
+        """Make an invite: a token by which one new node can join, once and in time (`meshbus.join`).
+
+        Raises ConfigError if this node has no `issuer_key`, or cannot listen for newcomers. `by` is the user that the audit
+        log names, by default the user of this process.
+        """
+        return self._running.run(self._node.invite(spec, by=by))
+
+    def invites(self) -> list[InviteInfo]:
+        """Return the invites of this node, the oldest first, with those that are over. Raises ConfigError if it cannot invite."""
+        return self._running.call(self._node.invites)
+
+    def approve_invite(self, invite: str, *, by: str | None = None) -> InviteInfo:
+        """Approve the newcomer that presented an invite, given by its id. Raises ConfigError if no newcomer waits."""
+        return self._running.run(self._node.approve_invite(invite, by=by))
+
+    def withdraw_invite(self, invite: str, *, by: str | None = None) -> InviteInfo:
+        """Withdraw an invite, given by its id, so that no node can use it. Raises ConfigError if it is over."""
+        return self._running.run(self._node.withdraw_invite(invite, by=by))
+
+    @property
+    def join_address(self) -> str | None:
+        """Where newcomers join, as `host:port` (TCP); None while no invite is open."""
+        return self._running.call(lambda: self._node.join_address)
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """What an issuer of the fleet certified about this node when it joined; None if it did not join by an invite."""
+        return self._node.certificate
 
     def add_token(self, token: PermissionToken | Iterable[PermissionToken]) -> None:
         """Add a token or a chain of tokens: presented to publishers that require one, and used for our own publishing."""
@@ -783,6 +836,29 @@ class Node:
     def revoke_tokens(self, issuer: bytes, generation: int) -> None:
         """Reject an issuer's tokens of lower generations; subscriptions that depend on one end at once."""
         self._running.call(lambda: self._node.revoke_tokens(issuer, generation))
+
+    @property
+    def revocations(self) -> list[Revocation]:
+        """What issuers of the fleet revoked, as far as this node knows."""
+        return self._running.call(lambda: self._node.revocations)
+
+    @property
+    def revocations_saved(self) -> bool | None:
+        """Whether all revocations are on disk, so that a restart forgets none; None if this node keeps no file of them."""
+        return self._running.call(lambda: self._node.revocations_saved)
+
+    def revoke(self, record: Revocation, *, by: str | None = None) -> bool:
+        """Put a signed revocation into effect at once, here and in the whole fleet; return False if it is known already.
+
+        Sessions, subscriptions, readers and requests that it ends are gone when this returns. Raises ConfigError if this node
+        has no `policy_issuers`, AuthError if none of them signed the record, and LocalProtocolError if there is no room. `by`
+        is the user that the audit log names, by default the user of this process.
+        """
+        return self._running.call(lambda: self._node.revoke(record, by=by))
+
+    def key_of(self, node_id: int) -> bytes | None:
+        """Return the public key of a node that this one has heard of, or None."""
+        return self._running.call(lambda: self._node.key_of(node_id))
 
     def publisher(
         self, channel: str, config: PublishConfig | None = None, **options: Unpack[PublishOptions]

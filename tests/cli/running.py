@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.children import child
+from tests.cli.conftest import Result
 from tests.patience import PATIENCE_S
 
 SCRIPT = Path(sys.executable).with_name("meshbus")
@@ -61,8 +62,15 @@ def running(folder: Path, settings: str = "", *arguments: str) -> Iterator[Runni
     config.write_text(
         f'identity = "id.toml"\npsk_file = "../mesh.key"\nadmin_socket = "run/admin.sock"\n{QUICK}{settings}', "utf-8"
     )
+    with started([SCRIPT, "up", config, *arguments]) as node:
+        yield node
+
+
+@contextmanager
+def started(command: Sequence[str | Path]) -> Iterator[Running]:
+    """Run a command that prints the status of a node first."""
     with child(
-        [SCRIPT, "up", config, *arguments],
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -72,6 +80,16 @@ def running(folder: Path, settings: str = "", *arguments: str) -> Iterator[Runni
         line = process.stdout.readline()
         assert line, process.communicate()[1]
         yield Running(process, json.loads(line))
+
+
+def program(*arguments: object) -> Result:
+    """Run a command as a user without any configuration, in a process of its own."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("MESHBUS_")}
+    command = [str(SCRIPT), *map(str, arguments)]
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
 
 
 def until(look: Callable[[], Any], holds: Callable[[Any], object]) -> Any:

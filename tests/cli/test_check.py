@@ -1,5 +1,6 @@
 """What is wrong with a configuration or a machine is found, and each line says what to do."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,9 @@ import pytest
 from meshbus.cli import check as subject
 from meshbus.cli.check import Finding, Result
 from meshbus.cli.exit import Exit
+from meshbus.keyfile import create_identity, save_certificate
+from meshbus.names.subnet import SubnetId
+from meshbus.wire.certificate import Certificate
 from tests.cli.conftest import Meshbus
 
 GOOD = 'identity = "id.toml"\npsk_file = "mesh.key"\n'
@@ -81,6 +85,29 @@ def test_tokens_and_issuers_are_checked(meshbus: Meshbus, good: Path) -> None:
     rows = meshbus("check", good).rows
     assert [row["result"] for row in rows if row["check"] == "token"] == [Result.GOOD, Result.BAD]
     assert _found(rows)["issuers"] == Result.ADVICE
+
+
+def test_what_the_issuer_gave_is_checked(meshbus: Meshbus, good: Path) -> None:
+    home, issuer = good.parent, create_identity(good.parent / "issuer.toml")
+    for name, start in (("now", 0), ("past", -3000)):
+        begin = int(time.time_ns() // 1_000_000_000) + start
+        certificate = Certificate(
+            issuer=issuer.entity_id,
+            subject=issuer.entity_id,
+            serial=1,
+            not_before=begin - 1000,
+            not_after=begin + 1000,
+            subnet=SubnetId.GLOBAL,
+            name="rover-7",
+            tags=(),
+        )
+        save_certificate(home / name, certificate.signed_by(issuer))
+    for name, result in (("now", Result.GOOD), ("past", Result.BAD), ("none", Result.BAD)):
+        good.write_text(GOOD + f'certificate = "{name}"\nissuer_key = "issuer.toml"\n', "utf-8")
+        found = _found(meshbus("check", good).rows)
+        assert (found["certificate"], found["issuer key"]) == (result, Result.GOOD)
+    found = _found(meshbus("check", good, "--set", "issuer_key=none.toml").rows)
+    assert found["issuer key"] == Result.BAD
 
 
 def test_an_ephemeral_identity_needs_no_file(meshbus: Meshbus, good: Path) -> None:

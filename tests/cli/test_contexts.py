@@ -86,3 +86,12 @@ def test_an_unknown_context_names_the_others() -> None:
         save(a=MeshOptions(connect="a:1"), b=MeshOptions(connect="b:1")).get("west")
     with pytest.raises(ConfigError, match="--context: not allowed with --admin"):
         applied(MeshOptions(context="a", admin=Path("/x")), {})
+
+
+def test_a_newer_file_is_refused_and_no_context_has_the_name_of_its_version() -> None:
+    place().parent.mkdir(parents=True, exist_ok=True)
+    place().write_text("file_version = 2\n")
+    with pytest.raises(ConfigError, match="settings file, version 2, was written by a newer meshbus"):
+        Contexts.read()
+    with pytest.raises(ConfigError, match="cannot be the name of a context"):
+        check_name("file_version")

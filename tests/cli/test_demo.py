@@ -8,13 +8,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
-from meshbus.cli.demo import ABOUT, MARK
+from meshbus.cli.demo import ABOUT, MARK, SERVED
 from meshbus.cli.exit import Exit
 from meshbus.demo.alarms import ALARMS as FIRES
 from meshbus.demo.alarms import NAMES
@@ -39,6 +40,7 @@ from tests.children import child
 from tests.cli.conftest import Meshbus
 from tests.demo.leftover import none_with, with_mark
 from tests.demo.reading import Row, dropped, judged, logged
+from tests.web.scrape import Page, Stream, get
 
 SCRIPT = Path(sys.executable).with_name("meshbus")
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -55,12 +57,22 @@ def _environment(folder: Path) -> dict[str, str]:
     return {"PATH": str(tools), "HOME": str(folder.parent), "DEMO_TEST": str(folder)}
 
 
+class Served(NamedTuple):
+    """What a demo served while its fleet ran."""
+
+    address: str
+    page: Page
+    document: dict[str, Any]
+    """The first that the page shows."""
+
+
 class Shown(NamedTuple):
-    """What a demo printed."""
+    """What a demo printed and served."""
 
     files: FleetFiles
     text: str
     errors: str
+    served: Served
 
     def table(self, title: str) -> list[list[str]]:
         """Return the rows of a table, without its head."""
@@ -71,29 +83,54 @@ class Shown(NamedTuple):
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     folder = tmp_path_factory.mktemp("demo") / "demo"
-    ran = subprocess.run(
-        [SCRIPT, "demo", folder, "--seconds", "1.5"],
-        env=_environment(folder),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
+    printed = folder.parent / "printed.txt"
+    command: list[str | Path] = [SCRIPT, "demo", folder, "--seconds", "1.5", "--serve"]
+    errors: list[str] = []
+    looking: Future[Served] | None = None
+    with (
+        printed.open("w") as out,
+        child(command, env=_environment(folder), stdout=out, stderr=subprocess.PIPE, text=True) as running,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        assert running.stderr is not None
+        for line in running.stderr:
+            errors.append(line)
+            if SERVED in line:
+                looking = pool.submit(_look, line.split(SERVED)[1].split()[0].removeprefix("http://"))
+        assert running.wait() == 0, errors
+    assert looking is not None
     assert sys.platform != "linux" or not with_mark(f"DEMO_TEST={folder}")
     assert list(folder.parent.rglob("bin/java"))  # the wrapper of the packaged one
     identities = {role.name: load_identity(folder / "nodes" / role.name / "identity.toml") for role in ROLES}
-    return Shown(FleetFiles(folder, identities), ran.stdout, ran.stderr)
+    return Shown(FleetFiles(folder, identities), printed.read_text(), "".join(errors), looking.result())
+
+
+def _look(address: str) -> Served:
+    """Look at the page of the gateway until the demo ends it."""
+    page = get(address, "/")
+    with Stream(address, "/events") as stream:
+        document = json.loads(stream.event())
+        stream.rest()
+    return Served(address, page, document)
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # it starts Spark
 
 
 def test_only_progress_is_on_stderr(shown: Shown) -> None:
-    lines = shown.errors.splitlines()
+    lines = [line for line in shown.errors.splitlines() if SERVED not in line]
     assert len(lines) >= 4
     assert lines.pop().startswith("meshbus: the books balance: counters, recorder, logs, programs and tables agree")
     assert all(line.startswith(("meshbus: fleet  ", "meshbus: pipeline  ")) for line in lines)
     assert [bool(re.search(r"\(\d+\.\d s\)$", line)) for line in lines].count(True) == 2
+
+
+def test_the_page_of_the_gateway_is_served_while_the_fleet_runs_and_ends_with_it(shown: Shown) -> None:
+    served = shown.served
+    assert (served.page.status, served.page.kind) == (200, "text/html; charset=utf-8")
+    assert served.document["about"]["name"] == GATEWAY
+    with pytest.raises(ConnectionRefusedError):
+        get(served.address, "/")
 
 
 def test_every_node_is_listed_with_its_logs(shown: Shown) -> None:
@@ -210,14 +247,15 @@ def test_a_small_demo_whose_books_do_not_balance_is_loud(
         return msgspec.structs.replace(outcome, counts=counts)
 
     monkeypatch.setattr(Fleet, "leave", invent)
-    result = meshbus("demo", "out", "--small", "--serve", "--seconds", "0.6")
+    result = meshbus("demo", "out", "--small", "--seconds", "0.6")
     assert result.code == Exit.FAILED
     assert "meshbus: the balance does not hold: " in result.err
     assert "orders/go from control to east-planner: 6 attempted, but 7 delivered" in result.err
     assert "the logs of east-planner: 6 of orders/go, but 7 were counted" in result.err
     assert "≠" in result.out
-    assert "the web page of the gateway is at http://127.0.0.1:" in result.err
     assert not (home / "out" / "tables").exists()
+    assert "report" not in result.out.split("Results")[1]
+    assert str(Path("out") / MARK) in result.out
 
 
 def _unique(files: FleetFiles) -> dict[str, set[tuple[str | None, Row]]]:

@@ -1,12 +1,13 @@
 """Keys are made once, privately, and only public halves are shown."""
 
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from meshbus.cli.exit import Exit
-from meshbus.keyfile import load_identity, load_psk
+from meshbus.keyfile import load_identity, load_mesh_key, load_psk
 from meshbus.names.identity import noise_public_key
 from tests.cli.conftest import Meshbus
 
@@ -46,6 +47,22 @@ def test_a_mesh_key_is_created_and_not_shown(meshbus: Meshbus, home: Path) -> No
     assert (result.code, result.row) == (Exit.OK, {"psk_file": "mesh.key"})
     assert load_psk(home / "mesh.key").hex() not in result.out + result.err
     assert stat.S_IMODE((home / "mesh.key").stat().st_mode) == 0o600
+
+
+def test_the_next_mesh_key_names_the_one_before_and_the_end_of_the_window(meshbus: Meshbus, home: Path) -> None:
+    meshbus("key", "psk", "mesh.key")
+    result = meshbus("key", "psk", "next.key", "--after", "mesh.key", "--window", "2h")
+    assert result.code == Exit.OK
+    old, new = load_mesh_key(home / "mesh.key"), load_mesh_key(home / "next.key")
+    assert (new.previous, new.root) == (old.key, old.key)
+    shown = datetime.fromisoformat(result.row["both_until"])
+    assert shown == datetime.fromtimestamp(new.until_s, UTC)
+    assert abs((shown - datetime.now(UTC)).total_seconds() - 7200) < 600
+    assert new.key.hex() not in result.out + result.err
+    result = meshbus("key", "psk", "third.key", "--after", "mesh.key", "--window", "soon")
+    assert result.code == Exit.USAGE
+    assert "--window: expected a number and s, m, h or d" in result.err
+    assert not (home / "third.key").exists()
 
 
 def test_a_terminal_gets_a_table(meshbus: Meshbus, terminal: None) -> None:

@@ -3,12 +3,13 @@
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from meshbus.cli.exit import Exit
-from meshbus.cli.pipeline import _mirror_line
+from meshbus.cli.pipeline import _mirror_line, _progress_line
 from meshbus.errors import PipelineError, PipelineFault
 from meshbus.log.log import Redex
 from meshbus.spark.run.sparksession import CHECK_HINT
@@ -85,6 +86,24 @@ def test_the_check_names_the_wrong_address(
     assert rows["spark"]["found"] == "Spark did not start: all masters are unresponsive"
     assert rows["spark"]["to_do"] == f"check the address after {option}"
     assert ("java" in rows) is (option == "--master"), "a server has a Java of its own"
+
+
+def test_progress_is_told_in_words() -> None:
+    batch: dict[str, Any] = {"at": "now", "query": "events", "batch": 0, "rows": 1000, "rows_per_s": 64.9, "ms": 15418}
+    lines: list[dict[str, Any]] = [
+        batch | {"lag": 0},
+        batch | {"lag": 2500, "rows": 1},
+        {"at": "now", "query": "gold", "hours": {"gold.gaps": 1, "gold.fan_out": 2}},
+        {"at": "now", "query": "counts", "files": 2, "ms": 270},
+        {"at": "now", "query": "events", "problem": "the disk is full; free some space"},
+    ]
+    assert [_progress_line(line) for line in lines] == [
+        "events: batch 0 with 1000 rows in 15.4 s (65 a second), nothing left to read",
+        "events: batch 0 with 1 row in 15.4 s (65 a second), 2,500 left to read",
+        "gold: 2 tables refreshed: fan_out, gaps",
+        "counts: files 2, ms 270",
+        "events: the disk is full; free some space",
+    ]
 
 
 def test_the_status_shows_what_waits_to_be_copied_and_why() -> None:

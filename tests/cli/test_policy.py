@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from meshbus.cli.exit import Exit
+from meshbus.config.node import history_of
 from meshbus.config.policyfile import read_policy
 from meshbus.keyfile import create_identity, create_psk
-from meshbus.node.policies.history import history_of
 from tests.cli.conftest import Meshbus
 from tests.cli.running import running, until
 from tests.spark.packets import gateway_of, random_policy, record

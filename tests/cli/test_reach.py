@@ -1,11 +1,13 @@
 """Which door a verb goes through, and what it says when there is none."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from meshbus.cli.exit import Exit
+from meshbus.cli.exit import Exit, Refusal
+from meshbus.cli.reach import ask_node
 from meshbus.keyfile import create_psk
 from meshbus.names.identity import Identity
 from meshbus.node.driving.udp import UdpSocket
@@ -166,3 +168,14 @@ def test_a_noise_key_without_a_node_id_is_an_error(meshbus: Meshbus, mesh: Path)
     assert result.code == Exit.USAGE
     assert noise in result.err
     assert "node_id" in result.err
+
+
+@pytest.mark.parametrize(("do", "fields"), [("dance", {}), ("peers", {"by": "age"})])
+def test_a_node_of_another_version_is_not_blamed_on_the_user(node: Running, do: str, fields: dict[str, str]) -> None:
+    with pytest.raises(Refusal, match=rf"admin\.sock: the node does not know the request '{do}' .* restart it with"):
+        asyncio.run(ask_node(Path(node.admin), None, do, **fields))
+
+
+def test_a_value_that_a_node_refuses_says_nothing_about_versions(node: Running) -> None:
+    with pytest.raises(Refusal, match=r"^request: is not a valid command: Expected `str`"):
+        asyncio.run(ask_node(Path(node.admin), None, "publish", channel=5))

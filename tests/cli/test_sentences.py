@@ -7,13 +7,28 @@ from meshbus.edge.refusals import Direction, Refusal
 from meshbus.engine.base import notices
 from meshbus.errors import HandshakeFault, SlowConsumer
 from meshbus.names.channel import ChannelName
-from meshbus.node.peers.noticelog import PolicyChanged, PolicyRefused
+from meshbus.names.identity import Identity
+from meshbus.node.peers.noticelog import (
+    JoinRefused,
+    JoinWaiting,
+    NodeJoined,
+    PolicyChanged,
+    PolicyRefused,
+    RotationRefused,
+    SecretRotated,
+)
 from meshbus.node.peers.redial import PeerUnreachable
+from meshbus.policy.registry import Mismatch
 from meshbus.wire.messages.membership import AckReason
+from meshbus.wire.messages.token import PermissionToken, Scope
+from meshbus.wire.subprotocol import SubprotocolVersion
 
 ROBOT = 0x1122334455667788
 CALLED = "west-rover (1122334455667788)"
 LIDAR = ChannelName("sensors/lidar")
+TOKEN = PermissionToken.issue(
+    Identity.from_seed(bytes(32)), bytes(32), Scope.SUBSCRIBE, LIDAR, ttl_s=60, now=0, entropy=bytes
+)
 
 
 def _said(notice: object) -> str | None:
@@ -43,6 +58,33 @@ def _said(notice: object) -> str | None:
             PolicyRefused("eve", "apply", "line 3: wrong"),
             "a change of the policy by eve (apply) was refused, and the old one stays: line 3: wrong",
         ),
+        (NodeJoined("rover-7", b"k" * 32, "ab"), f"rover-7 joined the fleet with the key {'6b' * 32}"),
+        (
+            JoinWaiting("rover-7", b"k" * 32, "ab"),
+            f"rover-7 with the key {'6b' * 32} waits for approval: `meshbus invite approve ab`",
+        ),
+        (
+            JoinRefused("rover-7", b"k" * 32, "ab", "join_used", "It was used."),
+            f"a node with the key {'6b' * 32} may not join as rover-7: It was used.",
+        ),
+        (
+            SecretRotated("mesh key", "ada", "apply", ("the mesh key was replaced",)),
+            "ada changed a secret (apply): the mesh key was replaced",
+        ),
+        (
+            RotationRefused("mesh key", "eve", "sighup", "it belongs to another mesh"),
+            "a new mesh key of eve (sighup) was refused, and the old one stays: it belongs to another mesh",
+        ),
+        (notices.TokenIssued(ROBOT, TOKEN), f"renewed a token of {CALLED}"),
+        (notices.TokenRenewed(ROBOT, TOKEN, TOKEN), f"{CALLED} renewed a token of this node for 60 s"),
+        (
+            notices.TokenNotRenewed(ROBOT, TOKEN, "not_renewable"),
+            f"{CALLED} does not renew a token of this node: not renewable",
+        ),
+        (
+            notices.PeerGone(ROBOT, notices.DownReason.RETIRED),
+            f"{CALLED} was removed: its session began with the previous mesh key, and it did not show that it has the new one",
+        ),
         (
             notices.PeerFailed(ROBOT, notices.DownReason.SILENT),
             f"{CALLED} is silent: no heartbeat within session_timeout_s",
@@ -52,6 +94,12 @@ def _said(notice: object) -> str | None:
         (notices.Reached(ROBOT, notices.Path.PUNCHED), f"reached {CALLED}, path punched"),
         (notices.Negotiated(ROBOT, frozenset({0x4D01})), f"{CALLED} uses the meshbus profile"),
         (notices.Negotiated(ROBOT, frozenset()), f"{CALLED} no longer uses the meshbus profile"),
+        (
+            notices.Negotiated(
+                ROBOT, frozenset({0x4D01}), (Mismatch(0x4D02, SubprotocolVersion(1), SubprotocolVersion(2)),)
+            ),
+            f"{CALLED} uses the meshbus profile, but not 0x4d02 (here 1.0, there 2.0): upgrade the older of the two nodes",
+        ),
         (
             notices.PeerPlain(ROBOT),
             f"{CALLED} is a plain net-mesh node: no prefixes, no requests, no reliable streams with it",

@@ -9,7 +9,9 @@ import pytest
 from meshbus.cli.check import Result
 from meshbus.cli.exit import Exit
 from meshbus.log.log import Redex
+from meshbus.node.daemons.daemonfiles import DaemonFiles
 from meshbus.node.driving.udp import UdpSocket
+from meshbus.node.peers.pinfile import save_pins
 from tests.cli.conftest import Meshbus
 from tests.cli.conftest import Result as Ran
 from tests.cli.running import running
@@ -84,6 +86,44 @@ def test_a_damaged_log(meshbus: Meshbus, good: Path) -> None:
     manifest.write_text("{", "utf-8")
     good.write_text(f'{GOOD}log_dir = "log"\n[[channels]]\nname = "a"\nlog = "published"\n', "utf-8")
     assert str(manifest.parent) in _both(meshbus, good, "logs")["found"]
+
+
+LOGGED = 'log_dir = "log"\n[[channels]]\nname = "a"\nlog = "published"\n'
+NEWER: dict[str, tuple[str, str, str, str]] = {
+    "configuration": ("node.toml", "", "file_version = 2\n", "settings file, version 2"),
+    "identity": ("id.toml", "version = 1", "version = 2", "key file, version 2"),
+    "mesh key": ("mesh.key", "version = 1", "version = 2", "key file, version 2"),
+    "pins": ("id.pins.toml", "version = 1", "version = 2", "key file, version 2"),
+    "policy": ("policy.toml", "", "file_version = 2\n", "settings file, version 2"),
+    "logs": ("log/published/*/_manifest.json", '"version":1', '"version":4', "manifest of a log, version 4"),
+    "daemons": ("daemons/version", '"version":1', '"version":2', "records of daemons, version 2"),
+}
+"""For each check: the file, how it becomes one of a newer build, and how the sentence about it begins."""
+
+
+@pytest.mark.parametrize("what", NEWER)
+def test_a_file_of_a_newer_build_is_named_by_the_check_and_refused_at_the_start(
+    meshbus: Meshbus, good: Path, what: str
+) -> None:
+    name, old, new, sentence = NEWER[what]
+    settings = GOOD + 'daemons_dir = "daemons"\n' + ('policy_file = "policy.toml"\n' if what == "policy" else LOGGED)
+    good.write_text(settings, "utf-8")
+    (good.parent / "policy.toml").write_text("", "utf-8")
+    save_pins(good.parent / "id.pins.toml", {})
+    DaemonFiles(good.parent / "daemons", os.urandom).close()
+    with Redex(good.parent / "log" / "published") as redex:
+        redex.open("a").append(b"x")
+    (path,) = good.parent.glob(name)
+    text = path.read_text("utf-8")
+    path.write_text(text.replace(old, new, 1), "utf-8")
+    before = path.read_bytes()
+    found = _both(meshbus, good, what)["found"]
+    assert path.name in found
+    assert f"{sentence}, was written by a newer meshbus; this one reads version" in found
+    refused = meshbus("up", good)
+    assert refused.err.count("\n") == 1
+    assert found in refused.err
+    assert path.read_bytes() == before
 
 
 def test_an_edge_address_that_is_in_use(meshbus: Meshbus, good: Path) -> None:

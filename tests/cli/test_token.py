@@ -195,3 +195,16 @@ def test_the_error_of_bad_input_is_one_line(
     assert result.err.startswith(f"meshbus: {complaint}")
     assert result.err.count("\n") == 1
     assert result.out == ""
+
+
+def test_a_token_for_a_prefix_that_may_be_renewed(meshbus: Meshbus, people: dict[str, str], home: Path) -> None:
+    result = meshbus(
+        "token", "issue", people["planner"], "sensors/", "--allow", "subscribe", "--renewable", "--out", "a.token"
+    )
+    assert (result.code, result.row["prefix"], result.row["renewable"]) == (Exit.OK, True, True)
+    assert result.row["allows"] == ["subscribe"]
+    assert meshbus("token", "verify", "a.token", "--channel", LIDAR, "--allow", "subscribe").code == Exit.OK
+    result = meshbus("token", "verify", "a.token", "--channel", "other/lidar")
+    assert result.code == Exit.DENIED
+    assert "the token is not for channel 'other/lidar'" in result.err
+    assert meshbus("token", "issue", people["planner"], "Sensors/", "--allow", "subscribe").code == Exit.USAGE

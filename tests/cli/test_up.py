@@ -15,7 +15,9 @@ from meshbus.engine.base.notices import Acked, Announced, DownReason, Matched, N
 from meshbus.errors import SlowConsumer
 from meshbus.keyfile import create_psk
 from meshbus.names.channel import ChannelName
+from meshbus.policy.registry import Mismatch
 from meshbus.wire.messages.membership import AckReason
+from meshbus.wire.subprotocol import SubprotocolVersion
 from tests.cli.conftest import Meshbus
 from tests.cli.running import running
 
@@ -103,6 +105,8 @@ def test_notices_become_rows() -> None:
     }
     assert notice_row(PeerFailed(255, DownReason.SILENT))["reason"] == "silent"
     assert notice_row(Negotiated(255, frozenset({0x4D01, 0x0600})))["compatible"] == ["0x0600", "0x4d01"]
+    differ = (Mismatch(0x4D02, SubprotocolVersion(1), SubprotocolVersion(2)),)
+    assert notice_row(Negotiated(255, frozenset(), differ))["incompatible"] == ["0x4d02 (here 1.0, there 2.0)"]
     assert notice_row(SlowConsumer("a", 3, 1)) == {
         "notice": "slow_consumer",
         "subscription": "a",

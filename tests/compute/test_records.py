@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from meshbus.compute import records
 from meshbus.compute.difference import difference
 from meshbus.compute.records import (
     CONFIRMED_BYTES,
@@ -120,3 +121,11 @@ def test_a_record_of_a_later_version_is_refused() -> None:
     raw = b"".join(encode_checkpoint_file(NUMBER, STORED))
     with pytest.raises(MalformedPacket, match="of another kind"):
         decode_checkpoint_file(b"MBDZ" + raw[4:])
+
+
+@pytest.mark.parametrize("content", [b"", b"\x02\0\0", b"\xff\0\0\0", b"\x05\0\0\0\x91\x81\xa3\xff\xfe\xfd"])
+def test_what_is_no_checkpoint_behind_a_right_checksum_is_refused(content: bytes) -> None:
+    """Too short for the length, shorter than the length, and a text that is not UTF-8."""
+    magic = records._CHECKPOINT
+    with pytest.raises(MalformedPacket):
+        decode_checkpoint_file(b"".join((magic, records._digest([magic, NUMBER, content]), NUMBER, content)))

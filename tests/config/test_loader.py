@@ -205,9 +205,10 @@ def test_a_complaint_names_the_file(tmp_path: Path) -> None:
         (b"doors = 1\ndoors = 2\n", "the file is not valid TOML: Cannot overwrite a value (at line 2"),
         (b"\xff\xfe", "the file is not UTF-8 text"),
         (b"a = " + b"[" * 10_000, "the file is not valid TOML"),
+        (b"a = " + b"7" * 10_000, "the file is not valid TOML: Exceeds the limit"),
         (b"#" * (MAX_FILE_BYTES + 1), "the file is larger than 1048576 bytes"),
     ],
-    ids=["unfinished", "twice", "binary", "deep", "large"],
+    ids=["unfinished", "twice", "binary", "deep", "long", "large"],
 )
 def test_a_file_that_is_not_a_settings_file_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
     file = tmp_path / "car.toml"
@@ -238,3 +239,12 @@ def test_types_are_described_in_words() -> None:
     assert describe(int | str, {}) == "an integer or a string"
     assert describe(Wheel, {}) == "a table"
     assert describe(bool, {}) == "true or false"
+
+
+def test_a_file_of_a_newer_version_is_refused_before_its_settings_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text("file_version = 1\nname = 'a'\n")
+    assert list(read_file(path)) == ["name"]
+    path.write_text("file_version = 2\nunheard_of = 1\n")
+    with pytest.raises(ConfigError, match="settings file, version 2, was written by a newer meshbus"):
+        read_file(path)

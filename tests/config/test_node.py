@@ -42,6 +42,8 @@ membership_ack_timeout_s = 1
 max_channels_per_peer = 16
 token_sweep_s = 10
 trusted_issuers = ["{HEX}"]
+renew_tokens_s = 86400
+renew_issuers = ["{HEX}"]
 compat_any_issuer = false
 announce_channels = "all"
 require_signed_announcements = true
@@ -58,6 +60,11 @@ window_bytes = 131072
 profile = false
 secure = "off"
 pins = "keys/pins.toml"
+revocations = "keys/revocations.toml"
+audit_log = "node.audit"
+issuer_key = "keys/issuer.toml"
+join_bind = "127.0.0.1:9001"
+certificate = "node.certificate"
 log_dir = "logs"
 record_packets = true
 record_sampling = 10
@@ -170,6 +177,7 @@ def test_a_file_sets_everything(file: Path) -> None:
     assert config.psk_file == file.parent / "keys/mesh.key"
     assert config.secure is SecureMode.OFF
     assert config.pins_path() == file.parent / "keys/pins.toml"
+    assert config.revocations_path() == file.parent / "keys/revocations.toml"
     assert config.admin_path() == file.parent / "run/admin.sock"
     assert config.tokens == (file.parent / "tokens/lidar.token", Path("/etc/meshbus/other.token"))
     assert config.log_dir == file.parent / "logs"
@@ -474,7 +482,7 @@ def test_a_configuration_without_its_logs_is_otherwise_the_same(file: Path) -> N
     assert bare.log_dir is None
     assert {entry.log for entry in bare.channels} == {None}
     assert {entry.config() for entry in bare.channels} == {entry.config() for entry in config.channels}
-    gone = {"log_dir", "record_packets", "subscriptions", "daemons", "daemons_dir", "web", "otel"}
+    gone = {"log_dir", "record_packets", "subscriptions", "daemons", "daemons_dir", "web", "otel", "issuer_key"}
     assert set(config.changed()) - set(bare.changed()) == gone
 
 
@@ -563,11 +571,23 @@ def test_channels_that_are_open_by_default_give_a_gateway_no_rule() -> None:
     assert registry.rule_of("else") is None
 
 
-def test_pins_are_beside_the_identity_unless_there_is_none(tmp_path: Path) -> None:
+def test_pins_and_revocations_are_beside_the_identity_unless_there_is_none(tmp_path: Path) -> None:
     assert _load(identity=tmp_path / "id.toml").pins_path() == tmp_path / "id.pins.toml"
     assert _load(ephemeral=True).pins_path() is None
     assert _load(ephemeral=True, pins=tmp_path / "p").pins_path() == tmp_path / "p"
+    assert _load(identity=tmp_path / "id.toml").revocations_path() == tmp_path / "id.revocations.toml"
+    assert _load(ephemeral=True).revocations_path() is None
+    assert _load(ephemeral=True, revocations=tmp_path / "r").revocations_path() == tmp_path / "r"
     assert _load().secure is SecureMode.AUTO
+
+
+def test_the_audit_log_is_beside_the_policy_or_the_identity(tmp_path: Path) -> None:
+    policy, identity = tmp_path / "policy.toml", tmp_path / "id.toml"
+    assert _load(identity=identity).audit_path() == tmp_path / "id.audit"
+    assert _load(identity=identity, policy_file=policy).audit_path() == tmp_path / "policy.toml.history"
+    assert _load(policy_file=policy, audit_log=tmp_path / "a").audit_path() == tmp_path / "a"
+    with pytest.raises(ConfigError, match="audit_log: required for an ephemeral node"):
+        _load(ephemeral=True).audit_path()
 
 
 @pytest.mark.parametrize(

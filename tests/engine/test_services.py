@@ -56,6 +56,14 @@ def test_what_is_carried_on_reliable_streams_is_part_of_the_profile_and_needs_th
     assert all(row.profile and row.needs == Subprotocol.RELIABLE for row in carried)
 
 
+def test_a_service_that_completes_calls_says_what_it_completes() -> None:
+    """Without it, the hooks of all services would run after every packet."""
+    services = rig(carries=OPTIONAL).services
+    finishing = [service for service in services if type(service).finish is not Service.finish]
+    assert len(finishing) > 3
+    assert [type(service).__name__ for service in finishing if service.unfinished is None] == []
+
+
 def test_a_node_offers_all_it_handles() -> None:
     registry = rig().registry
     assert [descriptor.id for descriptor in registry.all_descriptors()] == sorted(PLAIN | PROFILE)

@@ -43,6 +43,7 @@ NOT_STATE = {
     "engine/streams/retransmit.py": {"MAX_RESENDS"},  # tries
     "engine/streams/traffic.py": {"MAX_GRANTS"},  # of one packet
     "log/columns.py": {"MAX_APPEND_BYTES"},  # of one call
+    "log/embedded/block.py": {"MAX_SEQ"},  # a number
     "log/folder.py": {"_MAX_SLUG"},  # of one name
     "log/packets/recorder.py": {"_MAX_SAMPLING"},  # a number
     "log/positions.py": {"MAX_MARKS"},  # its row is in node/logs/positionmarks.py

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.house.tree import PACKAGE, ROOT, committed_files, name_of
+from tools.site.links import Link, fault_of
 
 PAGES = sorted(path for path in committed_files() if path.suffix == ".md")
 
@@ -60,6 +61,16 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def test_every_path_exists(page: Path) -> None:
     missing = list(_missing_paths(page))
     assert not missing, f"{name_of(page)} names {', '.join(missing)}, which does not exist"
+
+
+def test_addresses_of_other_hosts_are_well_formed() -> None:
+    faults = [
+        f"{name_of(page)}: {target}: {fault}"
+        for page in PAGES
+        for target in LINK.findall(_prose(page))
+        if re.match(r"[a-z]+:", target) and (fault := fault_of(Link(target)))
+    ]
+    assert not faults, faults
 
 
 def test_broken_links_and_missing_paths_are_found(tmp_path: Path) -> None:

@@ -51,6 +51,14 @@ def test_the_development_lock_holds_the_run_lock() -> None:
     assert not differ, f"run.txt and dev.txt disagree: {differ}; {REWRITE}"
 
 
+@pytest.mark.parametrize("name", ["site", "web"])
+def test_what_is_installed_beside_the_development_lock_agrees_with_it(name: str) -> None:
+    dev = _pins(DEV)
+    beside = _pins(ROOT / "requirements" / f"{name}.txt")
+    differ = {one: (pins, dev[one]) for one, pins in beside.items() if not pins <= dev.get(one, pins)}
+    assert not differ, f"{name}.txt and dev.txt disagree: {differ}; {REWRITE}"
+
+
 def test_the_run_lock_holds_the_project_at_allowed_versions() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     extras = project["project"]["optional-dependencies"]

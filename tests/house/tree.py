@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "meshbus"
-NOT_SOURCE = {".git", ".venv", "__pycache__", "build", "dist", ".hypothesis"}
+NOT_SOURCE = {".git", ".venv", "env", "__pycache__", "build", "dist", ".hypothesis"}
 
 
 def modules() -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 TESTS = {
     "held_messages": "engine/session/test_secure.py::test_messages_that_wait_are_bounded",
     "secure_pins": "engine/session/test_secure.py::test_pins_that_find_no_room_leave_sessions_secure",
+    "sealing_patterns": "engine/session/test_link.py::test_headers_of_single_events_are_kept_for_so_many_streams",
     "held_packets": "engine/session/test_candidate.py::test_kept_packets_are_bounded_for_one_and_for_all",
     "peers": "engine/session/test_handshake.py::test_a_host_that_proves_many_names_fills_its_own_room_only",
     "unproved_peers": "engine/session/test_handshake.py::test_peers_that_were_never_proved_are_few_and_the_oldest_go",
@@ -70,7 +71,11 @@ TESTS = {
     "policy_documents": (
         "engine/directory/test_fleetpolicy.py::test_chunks_that_do_not_continue_are_dropped_and_memory_is_bounded"
     ),
-    "policy_history": "node/policies/test_history.py::test_old_files_rotate_and_the_chain_goes_on",
+    "revocations": "engine/directory/test_revoking.py::test_a_full_set_takes_no_more_and_says_so",
+    "audit_log": "node/test_audit.py::test_old_files_rotate_and_the_chain_goes_on",
+    "invites": "policy/test_invites.py::test_the_book_keeps_so_many_and_forgets_what_is_over_first",
+    "join_connections": "node/invites/test_joinlistener.py::test_all_hosts_together_have_so_many_connections",
+    "join_hosts": "node/invites/test_joinlistener.py::test_hosts_that_were_refused_are_remembered_within_bounds",
     "permits": "engine/routes/test_publishers.py::test_permissions_are_limited_and_the_first_to_end_makes_room",
     "recorded_hops": "engine/routes/test_tap.py::test_neighbors_are_remembered_within_bounds",
     "failures": "policy/test_limits.py::test_of_too_many_peers_the_oldest_window_is_forgotten",

@@ -49,3 +49,10 @@ def test_who_follows_a_whole_log_dir_is_seen_at_each_of_its_logs(tmp_path: Path)
     publish_consumer(tmp_path / "published", "own", {"a": 1}, 10)
     assert list_consumers(tmp_path / "published") == [Consumer("own", {"a": 1}, 10), Consumer("silver", {"a": 3}, 10)]
     assert list_consumers(tmp_path / "received") == [Consumer("silver", {"a": 5}, 10)]
+
+
+def test_a_file_from_before_there_were_versions_is_read_and_a_newer_one_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / CONSUMERS).mkdir()
+    (tmp_path / CONSUMERS / "a.json").write_text('{"consumer": "a", "next": {}, "at_ns": 1}')
+    (tmp_path / CONSUMERS / "b.json").write_text('{"version": 2, "consumer": "b", "next": {}, "at_ns": 1}')
+    assert list_consumers(tmp_path) == [Consumer("a", {}, 1)]

@@ -14,6 +14,7 @@ from meshbus.log.objectstore import (
     delete_object,
     explain,
     join_uri,
+    last_names,
     list_names,
     list_objects,
     locate,
@@ -194,5 +195,7 @@ def test_uris_are_joined_before_their_options() -> None:
     uri = join_uri("s3://b/p/?region=r", "logs", "a b.parquet")
     assert uri == "s3://b/p/logs/a%20b.parquet?region=r"
     assert join_uri("s3://b", "x") == "s3://b/x"
+    assert last_names(uri) == ("logs", "a b.parquet")
+    assert [last_names(other) for other in ("s3://b/x", "s3://b", "s3://[")] == [("", "x"), ("", ""), ("", "")]
     assert show_uri(uri) == "s3://b/p/logs/a%20b.parquet"
     assert StoredObject(uri, 1, "00").uri == uri

@@ -246,7 +246,7 @@ def test_a_segment_with_other_rows_than_in_the_manifest_is_damaged(
 @pytest.mark.parametrize(
     ("version", "fault", "problem"),
     [
-        (b"99", LogFault.NEWER, "schema version 99 was written by a newer meshbus"),
+        (b"99", LogFault.NEWER, "sealed segment, version 99, was written by a newer meshbus"),
         (b"", LogFault.CORRUPT, "not written"),
     ],
 )

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshbus.errors import ChannelError, ChannelFault
-from meshbus.names.channel import MAX_NAME_BYTES, ChannelId, ChannelName, ChannelRegistry, hash_name
+from meshbus.names.channel import (
+    MAX_NAME_BYTES,
+    MAX_PREFIX_LEVELS,
+    ChannelId,
+    ChannelName,
+    ChannelRegistry,
+    hash_name,
+    hash_prefix,
+    prefixes_of,
+)
 from tests.vectors import load
 
 NAMES = load("policy")["channel_names"]["rows"]
@@ -164,3 +173,28 @@ def test_a_registry_takes_a_name_once_and_gives_it_back() -> None:
     assert registry.remove("a") is None
     assert registry.get_all_by_hash(channel.hash) == registry.get_all_by_wire_hash(channel.hash & 0xFFFF) == []
     assert registry.register("a") == (channel, False)
+
+
+# ── prefixes, by which tokens name many channels ────────────────────────────────────────────
+
+
+def test_the_prefixes_of_a_name_are_those_that_end_with_a_slash() -> None:
+    assert prefixes_of("a/b/c") == [hash_prefix("a/"), hash_prefix("a/b/")]
+    assert prefixes_of("a") == []
+    assert prefixes_of("a/b/") == prefixes_of("a/b/c")
+    assert hash_prefix("sensors/") == 0x727BCFF501105B9E  # docs/wire/profile.md has the rule
+    assert hash_prefix("sensors/") != hash_name("sensors/")
+
+
+@given(legal_names, legal_names)
+def test_a_name_is_below_a_prefix_exactly_if_it_starts_with_it(prefix: str, name: str) -> None:
+    for below in (name, f"{prefix}/{name}", prefix, f"{prefix}x"):
+        assert (hash_prefix(f"{prefix}/") in prefixes_of(below)) is below.startswith(f"{prefix}/")
+
+
+@pytest.mark.parametrize("prefix", ["", "a", "/", "//", "a//", "A/", "a/" * (MAX_PREFIX_LEVELS + 1)])
+def test_what_is_no_prefix(prefix: str) -> None:
+    with pytest.raises(ChannelError):
+        hash_prefix(prefix)
+    assert hash_prefix("a/" * MAX_PREFIX_LEVELS) in prefixes_of("a/" * 100 + "a"), "deeper levels are not looked at"
+    assert len(prefixes_of("a/" * 100 + "a")) == MAX_PREFIX_LEVELS

@@ -1,11 +1,13 @@
 import pytest
 
-from meshbus.names.nodename import MAX_NODE_NAME, is_node_name
+from meshbus.errors import ConfigError
+from meshbus.names.nodename import MAX_NODE_NAME, check_node_name, is_node_name
 
 
 @pytest.mark.parametrize("name", ["west-rover", "a", "7", "Base.north_2", "x" * MAX_NODE_NAME])
 def test_names(name: str) -> None:
     assert is_node_name(name)
+    check_node_name(name)
 
 
 @pytest.mark.parametrize(
@@ -13,3 +15,5 @@ def test_names(name: str) -> None:
 )
 def test_what_is_no_name(text: str) -> None:
     assert not is_node_name(text)
+    with pytest.raises(ConfigError, match="name: must have 1 to 63 letters"):
+        check_node_name(text)

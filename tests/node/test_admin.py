@@ -15,6 +15,7 @@ import pytest
 
 from meshbus.config import NodeConfig
 from meshbus.engine.channels.publish import LegError, PublishReport
+from meshbus.keyfile import create_identity
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.node.admin import Admin, event_row, peer_row, report_row, status_row
@@ -348,3 +349,24 @@ def test_rows_carry_everything() -> None:
     }
     report = PublishReport(2, 1, (LegError(255, "backpressure", "slow"),))
     assert report_row(report)["errors"] == [{"node_id": "00000000000000ff", "code": "backpressure", "problem": "slow"}]
+
+
+async def test_invites_are_made_listed_and_changed(tmp_path: Path) -> None:
+    create_identity(tmp_path / "issuer.toml")
+    node = Node.open(
+        psk=bytes(32), identity=tmp_path / "id.toml", issuer_key=tmp_path / "issuer.toml", join_bind="127.0.0.1:0"
+    )
+    path = tmp_path / "run" / "admin.sock"
+    async with node, Admin(node).serve(path), await LineClient.connect(path) as client:
+        talk = Talk(client)
+        made = await talk.get(do="invite", name="rover-7", tags=["lidar"], subnet="3.7", approval=True, by="ada")
+        assert made["token"].startswith("mbj1_")
+        assert made["address"] == node.join_address == (await talk.get(do="status"))["join_address"]
+        (row,) = await talk.get(do="invites")
+        assert row == {key: value for key, value in made.items() if key not in {"token", "address"}}
+        assert (row["name"], row["tags"], row["subnet"], row["approval"]) == ("rover-7", ["lidar"], "3.7", True)
+        gone = await talk.get(do="invite_change", change="withdraw", invite=made["invite"])
+        assert gone == {**row, "state": "withdrawn"}
+        refused = await talk.ask(do="invite_change", change="approve", invite=made["invite"])
+        assert (refused["ok"], refused["code"]) == (False, "config")
+        assert not (await talk.ask(do="invite", name="two words"))["ok"]

@@ -489,3 +489,79 @@ def test_a_permission_lasts_as_long_as_the_last_token_that_gives_it() -> None:
     assert cache.permitted_until(ALICE.entity_id, Scope.SUBSCRIBE, HASH, NOW + 85) == 0
     cache.revoke_below(ROOT.entity_id, 1)
     assert cache.permitted_until(ALICE.entity_id, Scope.SUBSCRIBE, HASH, NOW) == 0
+
+
+def test_a_token_that_was_revoked_itself_ends_with_all_that_was_delegated_by_it() -> None:
+    cache = TokenCache([ROOT.entity_id])
+    parent, other = issue(scope=Scope.ALL, delegation_depth=1, nonce=1), issue(nonce=2, subject=EVE)
+    child = delegate(parent, ALICE, BOB)
+    for chain in ((parent,), (parent, child), (other,)):
+        assert cache.insert_chain(chain)
+    assert [allowed(cache, who) for who in (ALICE, BOB, EVE)] == [True, True, True]
+    presented = cache.present((parent, child))
+    cache.revoke(parent)
+    assert [allowed(cache, who) for who in (ALICE, BOB, EVE)] == [False, False, True]
+    assert not presented.check(BOB.entity_id, Scope.SUBSCRIBE, HASH, NOW)
+    assert cache.permitted_until(ALICE.entity_id, Scope.SUBSCRIBE, HASH, NOW) == 0
+    # The signature does not name it: the same token signed in another way is the same token.
+    assert cache.revoked(msgspec.structs.replace(parent, signature=bytes(64)))
+    assert not cache.revoked(issue(scope=Scope.ALL, delegation_depth=1, nonce=3))
+    cache.evict_expired(NOW + 200)
+    assert not cache._revoked  # nothing of it counts any more
+
+
+# ── prefixes and renewal ────────────────────────────────────────────────────────────────────
+
+
+def test_a_token_for_a_prefix_permits_every_channel_below_it() -> None:
+    cache = TokenCache([ROOT.entity_id])
+    token = issue(channel="lab/", scope=Scope.SUBSCRIBE)
+    assert token.is_prefix
+    assert cache.insert(token)
+    for name, permitted in (("lab/a", True), ("lab/a/b", True), ("lab", False), ("labs/a", False), ("other", False)):
+        channel = ChannelName(name)
+        assert cache.check(ALICE.entity_id, Scope.SUBSCRIBE, channel, NOW) is permitted
+        assert (cache.permitted_until(ALICE.entity_id, Scope.SUBSCRIBE, channel, NOW) == token.not_after) is permitted
+        assert cache.present((token,)).check(ALICE.entity_id, Scope.SUBSCRIBE, channel, NOW) is permitted
+        assert not cache.check(ALICE.entity_id, Scope.PUBLISH, channel, NOW)
+        assert not cache.check(ALICE.entity_id, Scope.SUBSCRIBE, channel.hash, NOW), "a hash has no prefixes"
+        assert not cache.check(BOB.entity_id, Scope.SUBSCRIBE, channel, NOW)
+    assert not cache.check(ALICE.entity_id, Scope.SUBSCRIBE, ChannelName("lab/a"), NOW + 100), "it expires"
+
+
+def test_a_delegated_prefix_stays_that_prefix() -> None:
+    cache = TokenCache([ROOT.entity_id])
+    parent = issue(channel="lab/", scope=Scope.SUBSCRIBE | Scope.DELEGATE, delegation_depth=1)
+    child = delegate(parent, ALICE, BOB, Scope.SUBSCRIBE)
+    assert child.is_prefix
+    assert cache.insert_chain((parent, child))
+    assert cache.check(BOB.entity_id, Scope.SUBSCRIBE, ChannelName("lab/a"), NOW)
+    wider = forge(ALICE, child, channel_hash=issue(channel="other/").channel_hash)
+    assert fault_of(lambda: cache.insert_chain((parent, wider))) is AuthFault.NOT_AUTHORIZED
+    exact = issue(scope=Scope.SUBSCRIBE | Scope.DELEGATE, delegation_depth=1)
+    widened = forge(ALICE, delegate(exact, ALICE, BOB), scope=Scope.SUBSCRIBE | Scope.PREFIX)
+    assert fault_of(lambda: cache.insert_chain((exact, widened))) is AuthFault.NOT_AUTHORIZED
+
+
+def test_a_token_that_follows_replaces_the_one_that_is_kept() -> None:
+    cache = TokenCache([ROOT.entity_id])
+    old = issue()
+    new = old.renewed(ROOT, now=NOW + 60, max_s=1000, entropy=bytes)
+    assert new.follows(old)
+    assert not old.follows(new)
+    assert (new.not_before, new.not_after) == (5060, 5160)
+    assert not cache.renew(new), "there is none to replace"
+    cache.insert(old)
+    assert cache.renew(new)
+    assert len(cache) == 1
+    assert allowed(cache, now=NOW + 159)
+    assert not cache.renew(new), "it does not follow itself"
+    later = new.renewed(ROOT, now=NOW + 130, max_s=10, entropy=bytes)
+    assert later.not_after == 5140
+    assert not cache.renew(later), "it would end earlier"
+    foreign = new.renewed(EVE, now=NOW + 130, max_s=1000, entropy=bytes)
+    assert not cache.renew(foreign)
+    forged = msgspec.structs.replace(new, not_after=9000)
+    assert fault_of(lambda: cache.renew(forged)) is AuthFault.BAD_SIGNATURE
+    for other in (issue(scope=Scope.ALL, ttl_s=9999), issue(subject=BOB, ttl_s=9999), issue(channel="x", ttl_s=9999)):
+        assert not cache.renew(other)

@@ -53,6 +53,7 @@ class Visit:
     def __init__(self, page: Page, address: str) -> None:
         self.page = page
         self.address = address
+        self.origin = address if "://" in address else f"http://{address}"
         self.asked: list[str] = []
         self.complaints: list[str] = []
         page.on("request", lambda request: self.asked.append(request.url))
@@ -60,12 +61,16 @@ class Visit:
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
     def open(self, path: str = "/") -> None:
-        """Go to a path of the node."""
-        self.page.goto(f"http://{self.address}{path}", wait_until="load")
+        """Go to a path of the node, or of the folder."""
+        self.page.goto(f"{self.origin}{path}", wait_until="load")
 
     def strangers(self) -> list[str]:
-        """Return the requests that went to another host."""
-        return [url for url in self.asked if not url.startswith(f"http://{self.address}/")]
+        """Return the requests that went elsewhere."""
+        return [url for url in self.asked if not url.startswith(f"{self.origin}/")]
+
+    def too_wide(self) -> bool:
+        """Return whether the page can be moved sideways."""
+        return bool(self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth"))
 
     def screenshot(self, name: str) -> None:
         """Keep a picture for people."""
@@ -76,7 +81,8 @@ class Visit:
         """Return the serious defects of accessibility that axe-core finds."""
         # Evaluated by the debugger, which the policy of the page does not confine.
         self.page.evaluate(AXE.read_text("utf-8"))
-        found: dict[str, Any] = self.page.evaluate("axe.run()")
+        # Without preloading: it would ask for style sheets once more, which a page on a disk may not.
+        found: dict[str, Any] = self.page.evaluate("axe.run({preload: false})")
         return [
             f"{one['id']}: {one['help']}: {[node['html'][:120] for node in one['nodes'][:3]]}"
             for one in found["violations"]
@@ -86,10 +92,19 @@ class Visit:
 
 @contextmanager
 def visit(browser: Browser, address: str, **options: Any) -> Iterator[Visit]:
-    """Open a page in a browser without a past; `options` are those of a browser context."""
+    """Open a page in a browser without a past: of a node at an address, or of a folder as `file://...`.
+
+    `options` are those of a browser context.
+    """
     context = browser.new_context(**options)
     context.set_default_timeout(1000 * PATIENCE_S)
     try:
         yield Visit(context.new_page(), address)
     finally:
         context.close()
+
+
+def clean(seen: Visit) -> None:
+    """Assert that a page had nothing to complain about, and asked nobody else."""
+    assert not seen.complaints, seen.complaints
+    assert not (strangers := seen.strangers()), strangers

@@ -19,7 +19,7 @@ from meshbus.keyfile import create_psk
 from meshbus.log.consumers import publish_consumer
 from meshbus.policy.reason import Reason
 from tests.cli.running import SCRIPT, Running, running, until
-from tests.web.browser import Visit, chromium, expect, visit
+from tests.web.browser import Visit, clean, expect, visit
 from tests.web.test_prometheus import web
 
 if TYPE_CHECKING:
@@ -53,12 +53,6 @@ class Fleet(NamedTuple):
     def peer(self) -> str:
         """The gate, as an entry in the file of another node."""
         return f'[[peers]]\naddress = "{self.gate.address}"\npublic_key = "{self.gate.public_key}"\n'
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +111,6 @@ def cell(seen: Visit, table: str, key: str, column: str) -> str:
 def until_cell(seen: Visit, table: str, key: str, column: str, wanted: str) -> None:
     expect(seen.page.locator(f'#{table} tr[data-key="{key}"]')).to_be_visible()
     until(lambda: cell(seen, table, key, column), lambda found: found == wanted)
-
-
-def clean(seen: Visit) -> None:
-    assert seen.complaints == []
-    assert seen.strangers() == []
 
 
 def test_the_page_shows_the_fleet_and_its_numbers_are_those_of_the_counters(browser: Browser, fleet: Fleet) -> None:
@@ -198,7 +187,7 @@ def test_the_page_is_for_everybody_at_every_size(
         expect(seen.page.locator('#channels tr[data-key="sensors/a"]')).to_be_visible()
         until(lambda: cell(seen, "channels", "sensors/a", "published/s"), lambda found: found != "unknown")
         assert seen.defects() == []
-        assert seen.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "the page is too wide"
+        assert not seen.too_wide()
         seen.screenshot(f"{scheme}-{width}")
         clean(seen)
 

@@ -23,7 +23,7 @@ def test_what_is_not_known_is_null() -> None:
         b'{"events":null,"bytes":0,"events_per_s":null,"bytes_per_s":null}'
     )
     optional = {name for name, hint in get_type_hints(Document).items() if NoneType in get_args(hint)}
-    assert optional == {"logs", "consumers", "daemons"}
+    assert optional == {"logs", "consumers", "daemons", "forwarded_per_s"}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.__name__)

@@ -17,6 +17,7 @@ def flow(events: int | None) -> Flow:
 def document(uptime_s: float, **more: Any) -> Document:
     filled = {
         "sent": flow(0),
+        "forwarded": 0,
         "received": flow(0),
         "channels": (),
         "losses": (),
@@ -90,11 +91,12 @@ def test_the_first_document_has_no_rates() -> None:
 
 
 def test_rates_are_differences_by_the_time_between() -> None:
-    before = document(10.0, sent=flow(100), received=flow(5), channels=(channel("a", 10, None),))
-    after = document(12.0, sent=flow(300), received=flow(5), channels=(channel("a", 40, None),))
+    before = document(10.0, sent=flow(100), received=flow(5), forwarded=4, channels=(channel("a", 10, None),))
+    after = document(12.0, sent=flow(300), received=flow(5), forwarded=9, channels=(channel("a", 40, None),))
     told = with_rates(before, after)
     assert (told.sent.events_per_s, told.sent.bytes_per_s) == (100.0, 1000.0)
     assert told.received.events_per_s == 0.0
+    assert told.forwarded_per_s == 2.5
     assert told.channels[0].published.events_per_s == 15.0
     assert told.channels[0].received.events_per_s is None  # not counted by itself
 

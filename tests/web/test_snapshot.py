@@ -60,6 +60,20 @@ async def test_a_node_alone() -> None:
         assert (found.peers, found.channels, found.losses, found.replicas) == ((), (), (), ())
         assert found.problems == ()
         assert found.sent.events_per_s is None
+        assert found.forwarded == 0
+
+
+async def test_what_is_passed_on_for_others_is_counted_in_packets() -> None:
+    async with node(name="relay") as relay, node(name="west") as west, node(name="east") as east:
+        for end in (west, east):
+            await end.connect(relay.address, public_key=relay.public_key)
+        await west.connect(None, public_key=east.public_key)
+        async with west.subscribe("sensors/a") as subscription, asyncio.timeout(PATIENCE_S):
+            await east.publisher("sensors/a").publish(b"1")
+            await anext(aiter(subscription))
+            found = await look_until(relay, lambda found: found.forwarded > 0)
+        assert found.forwarded <= relay.counters["transit"]["forwarded"]  # which may have passed on more meanwhile
+        assert found.sent.events == 0
 
 
 async def test_numbers_are_those_of_the_counters() -> None:

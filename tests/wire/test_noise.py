@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from noise.connection import Keypair, NoiseConnection
 
 from meshbus.errors import BadTag, Fault, LocalProtocolError, MalformedPacket
+from meshbus.wire import noise as subject
 from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.noise import Initiator, Responder, _Symmetric, derive_public_key, prologue
 from tests.fuzz import assert_survives
@@ -43,7 +44,8 @@ def initiator(ephemeral: bytes = EPHEMERAL, **changes: bytes) -> Initiator:
 
 
 def responder(**changes: bytes) -> Responder:
-    return Responder(**({"psk": PSK, "prologue": PROLOGUE, "static_private_key": STATIC} | changes))
+    given: dict[str, Any] = {"psk": PSK, "prologue": PROLOGUE, "static_private_key": STATIC}
+    return Responder(**(given | changes))
 
 
 def golden_initiator(row: dict[str, Any]) -> Initiator:
@@ -256,3 +258,32 @@ def test_damaged_messages_never_crash() -> None:
         return waiting.read(buffer)
 
     assert_survives(read_answer, [side.write(ANSWER, bytes(32))], randoms=1000)
+
+
+def test_a_responder_reads_message_1_under_any_of_its_keys_with_one_curve_operation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other, third, curve = bytes([4]) * 32, bytes([5]) * 32, []
+    exchange = subject.exchange
+
+    def counted(*arguments: Any) -> bytes:
+        curve.append(arguments)
+        return exchange(*arguments)
+
+    monkeypatch.setattr(subject, "exchange", counted)
+    for key in (PSK, other, third):
+        asking = initiator(psk=key)
+        message = asking.write(b"payload")
+        answering = Responder(psk=PSK, also=(other, third), prologue=PROLOGUE, static_private_key=STATIC)
+        curve.clear()
+        assert answering.read(message) == b"payload"
+        assert len(curve) == 1
+        assert answering.psk == key
+        asking.read(answering.write(bytes([6]) * 32))
+        assert asking.handshake_hash == answering.handshake_hash
+    curve.clear()
+    answering = Responder(psk=PSK, also=(other,), prologue=PROLOGUE, static_private_key=STATIC)
+    with pytest.raises(BadTag):
+        answering.read(initiator(psk=third).write())
+    assert len(curve) == 2, "one of the initiator, and one for both keys of the responder"
+    assert answering.read(initiator(psk=other).write()) == b"", "it still waits"

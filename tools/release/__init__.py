@@ -1,1 +1,1 @@
-"""Packages of a release, made without a network: wheel, sdist, Debian package, bill of materials, checksums."""
+"""Packages of a release, made without a network: wheel, sdist, Debian package, site, bill of materials, checksums."""

@@ -16,7 +16,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from tools.release import bundle, deb, sbom
+from tools.release import archive, bundle, deb, sbom
 
 SUMS = "SHA256SUMS"
 
@@ -48,7 +48,8 @@ def make(out: Path) -> list[Path]:
     wheel = out / uv_build.build_wheel(str(out))
     bill = out / f"meshbus-{project}.cdx.json"
     bill.write_text(json.dumps(sbom.bill(project, packages), indent=2) + "\n", "utf-8")
-    return [wheel, out / uv_build.build_sdist(str(out)), deb.build(wheel, packages, out, project), bill]
+    sdist = out / uv_build.build_sdist(str(out))
+    return [wheel, sdist, deb.build(wheel, packages, out, project), archive.build(out, project), bill]
 
 
 def _commit_time() -> str:

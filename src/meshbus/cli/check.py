@@ -73,8 +73,10 @@ def check_files(settings: NodeConfig) -> Iterator[Finding]:
         yield Finding("identity", Result.GOOD, "a new one at each start")
     else:
         yield _identity(settings.identity or default_identity())
+    yield from _pins(settings)
     yield _mesh_key(settings)
     yield from map(_token, settings.tokens)
+    yield from _membership(settings)
     yield from _policy(settings)
     yield from (_edge(number, entry) for number, entry in enumerate(settings.edge))
     if settings.compat_any_issuer:
@@ -106,6 +108,20 @@ def _identity(place: Path) -> Finding:
     return Finding("identity", Result.GOOD, f"node {identity.node_id:016x}")
 
 
+def _pins(settings: NodeConfig) -> Iterator[Finding]:
+    from meshbus.node.peers.pinfile import load_pins
+
+    place = settings.pins_path()
+    if place is None or not place.exists():
+        return
+    try:
+        known = len(load_pins(place))
+    except MeshError as error:
+        yield Finding("pins", Result.BAD, str(error), "follow the message")
+    else:
+        yield Finding("pins", Result.GOOD, f"{plural(known, 'node')} seen secure")
+
+
 def _mesh_key(settings: NodeConfig) -> Finding:
     try:
         settings.load_psk()
@@ -123,6 +139,32 @@ def _token(path: Path) -> Finding:
     except MeshError as error:
         return Finding("token", Result.BAD, f"{path}: {error}", "ask the issuer for a new token")
     return Finding("token", Result.GOOD, f"{path}")
+
+
+def _membership(settings: NodeConfig) -> Iterator[Finding]:
+    """Check what a node has from the issuer of its fleet: its certificate, and the key to certify others."""
+    from meshbus.keyfile import load_certificate
+
+    if settings.certificate is not None:
+        renew = "join again with a new invite"
+        try:
+            certificate = load_certificate(settings.certificate)
+        except MeshError as error:
+            yield Finding("certificate", Result.BAD, str(error), "follow the message")
+        else:
+            about = f"{certificate.name}, by {certificate.issuer.hex()}"
+            if certificate.valid(time.time_ns() // 1_000_000_000):
+                yield Finding("certificate", Result.GOOD, about)
+            else:
+                yield Finding("certificate", Result.BAD, f"{about}, is not valid now", f"set the clock, or {renew}")
+    if settings.issuer_key is not None:
+        try:
+            settings.load_issuer()
+            settings.invites_path()
+        except MeshError as error:
+            yield Finding("issuer key", Result.BAD, str(error), "follow the message")
+        else:
+            yield Finding("issuer key", Result.GOOD, f"{settings.issuer_key}")
 
 
 def _policy(settings: NodeConfig) -> Iterator[Finding]:

@@ -25,7 +25,8 @@ from typing import Any
 
 from meshbus.cli.options import MeshOptions, ways_given
 from meshbus.config.node import CONTEXT_VARIABLE, default_file
-from meshbus.errors import ConfigError
+from meshbus.errors import NOT_TOML, ConfigError
+from meshbus.formats import FILE_VERSION, take_file_version
 
 FILE = "contexts.toml"
 CURRENT = "current"
@@ -63,10 +64,11 @@ class Contexts:
             loaded = tomllib.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             return cls(None, {})
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except NOT_TOML as error:
             raise ConfigError(
                 "contexts", f"is not valid TOML: {error}; correct or delete the file", source=str(path)
             ) from None
+        take_file_version(loaded, str(path))
         current = loaded.pop(CURRENT, None)
         for name, table in loaded.items():
             if not isinstance(table, dict) or not set(table) <= set(_OPTIONS):
@@ -100,7 +102,7 @@ class Contexts:
 
 def check_name(name: str) -> str:
     """Return the name of a context. Raises ConfigError if it is not allowed."""
-    if not _NAME.fullmatch(name) or name == CURRENT:
+    if not _NAME.fullmatch(name) or name in {CURRENT, FILE_VERSION}:
         allowed = "use 1 to 64 letters, digits, '-' and '_', beginning with a letter or digit"
         raise ConfigError("context", f"{name!r} cannot be the name of a context; {allowed}")
     return name

@@ -45,6 +45,8 @@ report.html   figures and tables of all that happened; opens offline
 MAX_SECONDS = 600.0
 """Longest run: a demo logs everything, and this bounds the disk space."""
 
+SERVED = "the web page of the gateway is at "
+
 REFUSALS = {
     "unauthorized": "the channel requires a token, and none was presented",
     "unknown_channel": "the publisher does not have this channel",
@@ -112,7 +114,7 @@ async def _run(files: FleetFiles, seconds: float, *, small: bool) -> None:
         with Stage("fleet", f"starting {len(ROLES)} node processes") as stage:
             async with Fleet(files) as fleet:
                 if fleet.web is not None:
-                    note(f"the web page of the gateway is at http://{fleet.web} while the fleet runs")
+                    note(f"{SERVED}http://{fleet.web} while the fleet runs")
                 stage.say("connecting to the gateway and through it to other nodes")
                 await fleet.connect()
                 stage.say("subscribing")
@@ -139,7 +141,9 @@ async def _run(files: FleetFiles, seconds: float, *, small: bool) -> None:
             store = Store(found.tables)
             gold = {name: store.rows(name) for name in ("gold.denials", "gold.latency")}
             said += table_differences(files, outcome, record, gold)
-            _show_places(files, found)
+            _show_places(_places_of_tables(files, found) | _places(files))
+        else:
+            _show_places(_places(files))
     check(said)
     agree = "counters, recorder, logs and programs" if small else "counters, recorder, logs, programs and tables"
     note(f"the books balance: {agree} agree about {sum(line.attempted for line in balance)} events")
@@ -381,18 +385,28 @@ def _show_verdicts(files: FleetFiles, found: Found) -> None:
     show_text(f"{found.replay.changed} of {found.replay.packets} packets would get another verdict.")
 
 
-def _show_places(files: FleetFiles, found: Found) -> None:
-    """Show where the results are, and commands to explore them."""
+def _places_of_tables(files: FleetFiles, found: Found) -> dict[str, Path | str]:
+    """Return where the report and the tables are, and a command to use them."""
     from meshbus.demo.roles import PROPOSED_POLICY, REPORT
 
-    _title("Results")
-    for what, where in {
+    return {
         "report": files.folder / REPORT,
         "tables": found.tables,
-        "other files": files.folder / MARK,
         "replay a policy": f"{sys.argv[0]} pipeline replay {found.tables} --policy {files.folder / PROPOSED_POLICY}",
+    }
+
+
+def _places(files: FleetFiles) -> dict[str, Path | str]:
+    """Return where the files of the fleet are, and a command to look at them."""
+    return {
         "list logs": f"{sys.argv[0]} log ls {files.log_dir('control') / 'received'}",
-    }.items():
+        "other files": files.folder / MARK,
+    }
+
+
+def _show_places(places: Mapping[str, Path | str]) -> None:
+    _title("Results")
+    for what, where in places.items():
         show_text(f"{what:16}{where}")
 
 

@@ -40,6 +40,7 @@ _BY_CODE = {
     "peer": Exit.UNREACHABLE,
     "timeout": Exit.UNREACHABLE,
     "auth": Exit.DENIED,
+    "join": Exit.DENIED,
     "partial_delivery": Exit.PARTIAL,
 }
 _BY_CHANNEL_FAULT = {

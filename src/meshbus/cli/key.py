@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,12 +51,31 @@ def show(
 
 
 @app.command
-def psk(path: Annotated[Path, Parameter(help="File to create.")], /, *, json: Json = False) -> None:
-    """Create the key of a new mesh; copy the file to each node."""
-    from meshbus.keyfile import create_psk
+def psk(
+    path: Annotated[Path, Parameter(help="File to create.")],
+    /,
+    *,
+    after: Annotated[Path | None, Parameter(help="File with the mesh key that the new one replaces.")] = None,
+    window: Annotated[
+        str, Parameter(help="With --after: how long nodes accept both keys, such as 90s, 12h or 3d.")
+    ] = "24h",
+    json: Json = False,
+) -> None:
+    """Create the key of a new mesh, or with --after the next key of a mesh; copy the file to each node.
 
-    create_psk(path)
-    show_facts({"psk_file": str(path)}, json=json)
+    Give the next key to running nodes with `meshbus rotate psk`. All of them must have it before the window is over.
+    """
+    from meshbus.cli.durations import seconds_of
+    from meshbus.keyfile import create_next_psk, create_psk, load_mesh_key
+
+    facts: dict[str, object] = {"psk_file": str(path)}
+    if after is None:
+        create_psk(path)
+    else:
+        until_s = time.time_ns() // 1_000_000_000 + seconds_of(window, "--window")
+        create_next_psk(path, load_mesh_key(after), until_s)
+        facts["both_until"] = f"{datetime.fromtimestamp(until_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    show_facts(facts, json=json)
     note("anyone with this key can join the mesh; copy it over secure connections only")
 
 

@@ -18,7 +18,9 @@ def peers(options: MeshOptions | None = None, *, json: Json = False) -> None:
 
     rows = asyncio.run(look())
     columns = ["node_id", "name", "address", "path", "nat", "health", "subnet", "profile", "secure", "dialect", "tags"]
-    columns += [column for column in ("since", "next_try_s", "last_error") if any(column in row for row in rows)]
+    columns += [
+        column for column in ("revoked", "since", "next_try_s", "last_error") if any(column in row for row in rows)
+    ]
     if for_people(json):
         rows = [{**row, "tags": _own_tags(row.get("tags"))} for row in rows]
     show_rows(rows, columns, json=json, empty="no peers; connect to one, or wait until one connects")

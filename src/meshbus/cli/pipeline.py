@@ -17,7 +17,7 @@ from cyclopts import App, Parameter
 
 from meshbus.cli.check import Finding, Result
 from meshbus.cli.exit import Exit
-from meshbus.cli.output import Json, for_people, note, show_facts, show_line, show_rows
+from meshbus.cli.output import Json, for_people, note, plural, show_facts, show_line, show_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -279,7 +279,22 @@ def _progress_printer(json: bool) -> Callable[[dict[str, Any]], None]:
     """Return a function that prints progress: lines of JSON for programs, notes for people."""
     if not for_people(json):
         return show_line
-    return lambda line: note(", ".join(f"{key} {value}" for key, value in line.items() if key != "at"))
+    return lambda line: note(_progress_line(line))
+
+
+def _progress_line(line: dict[str, Any]) -> str:
+    """Return what happened in a pipeline, for people."""
+    name = line["query"]
+    match line:
+        case {"problem": str(problem)}:
+            return f"{name}: {problem}"
+        case {"hours": dict(hours)}:
+            tables = ", ".join(sorted(table.removeprefix("gold.") for table in hours))
+            return f"gold: {plural(len(hours), 'table')} refreshed: {tables}"
+        case {"batch": batch, "rows": rows, "rows_per_s": rate, "lag": lag, "ms": ms}:
+            done = f"batch {batch} with {plural(rows, 'row')} in {ms / 1000:.1f} s ({rate:,.0f} a second)"
+            return f"{name}: {done}, {f'{lag:,}' if lag else 'nothing'} left to read"
+    return f"{name}: " + ", ".join(f"{key} {value}" for key, value in line.items() if key not in {"at", "query"})
 
 
 def _show_status(found: dict[str, Any], json: bool) -> None:

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from meshbus.cli.asking import Admin, ask
+from meshbus.cli.audit import Limit, show_audit, this_caller
 from meshbus.cli.exit import Exit
 from meshbus.cli.options import Config
-from meshbus.cli.output import Json, for_people, note, plural, show_facts, show_rows
+from meshbus.cli.output import Json, note, show_facts, show_rows
 from meshbus.cli.token import Signer
 
 app = App(name="policy")
@@ -105,7 +106,7 @@ def apply(
 
     if file is not None:
         read_policy(file)  # a mistake in the file is reported even if no node runs
-    done = ask(admin, config, "policy_apply", path=None if file is None else str(file.absolute()), by=_user())
+    done = ask(admin, config, "policy_apply", path=None if file is None else str(file.absolute()), by=this_caller())
     rows = [{"change": one} for one in done["changes"]]
     show_rows(rows, ("change",), json=json, empty="applied; the new policy means the same as the old one")
 
@@ -149,54 +150,30 @@ def history(
     /,
     *,
     config: Config = None,
-    limit: Annotated[int, Parameter(help="Show the newest changes only, this many; 0 for all.")] = 20,
+    limit: Limit = 20,
     json: Json = False,
 ) -> Exit:
-    """Show who changed the policy, when and how; exits with status 1 if the history itself was edited."""
-    from meshbus.errors import ConfigError
-    from meshbus.node.policies.history import history_of, read_history
+    """Show who changed the policy, when and how; exits with status 1 if the audit log itself was edited."""
+    from meshbus.config.node import history_of
+    from meshbus.node.audit import AuditKind
 
-    if limit < 0:
-        raise ConfigError("--limit", f"must be 0 or more, got {limit}")
-    found = read_history(history_of(_own_file(config) if file is None else file))
-    rows = [_history_row(row) for row in found.rows[-limit:]]
-    show_rows(rows, ("at", "by", "via", "result", "what", "version"), json=json, empty="no change is recorded yet")
-    for problem in found.problems:
-        note(problem)
-    if for_people(json) and rows and not found.problems:
-        note(f"{plural(len(found.rows), 'row')}, unchanged since they were written; hash of the last one {found.last}")
-    return Exit.FAILED if found.problems else Exit.OK
+    path = _own_audit(config) if file is None else history_of(file)
+    return show_audit(path, AuditKind.POLICY, limit, json=json)
 
 
-def _history_row(row: Any) -> dict[str, Any]:
-    import msgspec
-
-    shown: dict[str, Any] = msgspec.to_builtins(row)
-    return {**shown, "what": row.problem or "; ".join(row.changes)}
-
-
-def _own_file(config: Path | None) -> Path:
+def _own_audit(config: Path | None) -> Path:
     from meshbus.cli.options import load_config
     from meshbus.errors import ConfigError
 
-    own = load_config(config).policy_file
-    if own is None:
+    settings = load_config(config)
+    if settings.policy_file is None:
         raise ConfigError(
             "policy_file", "is not set; give the policy file as an argument, or set it in the configuration"
         )
-    return own
+    return settings.audit_path()
 
 
 def _utc(time: datetime | None) -> datetime | None:
     from datetime import UTC
 
     return time if time is None or time.tzinfo else time.replace(tzinfo=UTC)
-
-
-def _user() -> str:
-    """Return who runs this command; behind sudo, who called it."""
-    import os
-
-    from meshbus.node.policies.history import this_user
-
-    return os.environ.get("SUDO_USER") or this_user()

@@ -172,7 +172,17 @@ class AdminMesh:
         """Send a request and return its result. Raises Refusal if the node answers with an error."""
         request = {"do": do} | {name: value for name, value in fields.items() if value is not None}
         await self._client.send(msgspec.json.encode(request, enc_hook=str) + b"\n")
-        return _result(await self._client.receive())
+        try:
+            return _result(await self._client.receive())
+        except Refusal as error:
+            if not _is_unknown(str(error)):
+                raise
+            raise Refusal(
+                error.answered,
+                error.fault,
+                f"{self._socket}: the node does not know the request {do!r} of this meshbus, so it runs another version;"
+                " restart it with the one that is installed",
+            ) from None
 
     async def told(self) -> dict[str, Any]:
         """Wait for the next line of a stream and return it."""
@@ -323,6 +333,13 @@ def _result(line: bytes) -> Any:
     if not answer["ok"]:
         raise _refusal(answer)
     return answer["result"]
+
+
+def _is_unknown(problem: str) -> bool:
+    """Return whether a node has refused a request because its version does not have it, or not in this form."""
+    # As nodes of every version answer (node/admin.py): the words for what is missing are those of msgspec.
+    invalid = problem.startswith("request: is not a valid command")
+    return invalid and ("at `$.do`" in problem or "unknown field" in problem)
 
 
 def _refusal(answer: dict[str, Any]) -> Refusal:

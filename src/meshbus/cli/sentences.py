@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from meshbus.engine.base.notices import Acked, Matched
+    from meshbus.policy.registry import Mismatch
 
 NameOf = Callable[[int], str | None]
 """Returns the name of a node, or None if it is not known."""
@@ -23,6 +24,7 @@ _DOWN = {
     "closed": "was disconnected",
     "left": "left",
     "overrun": "was removed: more than a million of its packets in a row were lost, so its session cannot continue",
+    "retired": "was removed: its session began with the previous mesh key, and it did not show that it has the new one",
 }
 
 
@@ -33,7 +35,8 @@ def sentence(notice: object, name_of: NameOf = lambda _: None) -> str | None:
         name = name_of(node_id)
         return f"{node_id:016x}" if name is None else f"{name} ({node_id:016x})"
 
-    return _of_sessions(notice, who) or _of_channels(notice, who) or _of_requests(notice, who) or _of_policy(notice)
+    parts = (_of_sessions, _of_channels, _of_requests, _of_tokens)
+    return next((text for part in parts if (text := part(notice, who))), None) or _of_trust(notice)
 
 
 def _of_sessions(notice: object, who: Who) -> str | None:
@@ -63,11 +66,18 @@ def _of_sessions(notice: object, who: Who) -> str | None:
             return f"no data to or from {who(node_id)}, because the session is not secure: {problem}"
         case notices.Negotiated(compatible=compatible) if compatible == {Subprotocol.SECURE}:
             return None  # the rest follows when the session is secure
-        case notices.Negotiated(node_id=node_id, compatible=compatible):
-            return f"{who(node_id)} {'uses' if compatible else 'no longer uses'} the meshbus profile"
+        case notices.Negotiated(node_id=node_id, compatible=compatible, incompatible=incompatible):
+            text = f"{who(node_id)} {'uses' if compatible else 'no longer uses'} the meshbus profile"
+            return text + _versions(incompatible)
         case notices.PeerPlain(node_id=node_id):
             return f"{who(node_id)} is a plain net-mesh node: no prefixes, no requests, no reliable streams with it"
     return None
+
+
+def _versions(incompatible: Sequence[Mismatch]) -> str:
+    """Return what is not used because the versions of the two nodes do not fit."""
+    named = ", ".join(map(str, incompatible))
+    return f", but not {named}: upgrade the older of the two nodes" if named else ""
 
 
 def _of_channels(notice: object, who: Who) -> str | None:
@@ -108,8 +118,16 @@ def _of_requests(notice: object, who: Who) -> str | None:
     return None
 
 
-def _of_policy(notice: object) -> str | None:
-    from meshbus.node.peers.noticelog import PolicyChanged, PolicyRefused
+def _of_trust(notice: object) -> str | None:
+    from meshbus.node.peers.noticelog import (
+        JoinRefused,
+        JoinWaiting,
+        NodeJoined,
+        PolicyChanged,
+        PolicyRefused,
+        RotationRefused,
+        SecretRotated,
+    )
 
     match notice:
         case PolicyChanged(by=by, via=via, changes=changes):
@@ -118,6 +136,29 @@ def _of_policy(notice: object) -> str | None:
             return f"{by} changed the policy ({via}): {words}{more}"
         case PolicyRefused(by=by, via=via, problem=problem):
             return f"a change of the policy by {by} ({via}) was refused, and the old one stays: {problem}"
+        case SecretRotated(by=by, via=via, changes=changes):
+            return f"{by} changed a secret ({via}): {'; '.join(changes)}"
+        case RotationRefused(secret=secret, by=by, via=via, problem=problem):
+            return f"a new {secret} of {by} ({via}) was refused, and the old one stays: {problem}"
+        case NodeJoined(name=name, public_key=key):
+            return f"{name} joined the fleet with the key {key.hex()}"
+        case JoinWaiting(name=name, public_key=key, invite=invite):
+            return f"{name} with the key {key.hex()} waits for approval: `meshbus invite approve {invite}`"
+        case JoinRefused(name=name, public_key=key, problem=problem):
+            return f"a node with the key {key.hex()} may not join as {name}: {problem}"
+    return None
+
+
+def _of_tokens(notice: object, who: Who) -> str | None:
+    from meshbus.engine.base import notices
+
+    match notice:
+        case notices.TokenIssued(node_id=node_id):
+            return f"renewed a token of {who(node_id)}"
+        case notices.TokenRenewed(node_id=node_id, new=new):
+            return f"{who(node_id)} renewed a token of this node for {new.not_after - new.not_before} s"
+        case notices.TokenNotRenewed(node_id=node_id, why=why):
+            return f"{who(node_id)} does not renew a token of this node: {why.replace('_', ' ')}"
     return None
 
 

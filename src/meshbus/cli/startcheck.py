@@ -33,6 +33,8 @@ def check_start(settings: NodeConfig) -> Iterator[Finding]:
         yield from asyncio.run(_edges(settings))
     if settings.log_dir is not None:
         yield from _logs(settings.log_dir)
+    if settings.daemons_dir is not None:
+        yield _daemons(settings.daemons_dir)
 
 
 def _admin(socket: Path | None, *, running: bool) -> Finding:
@@ -112,3 +114,13 @@ def _logs(folder: Path) -> Iterator[Finding]:
         yield Finding("logs", Result.ADVICE, "events are logged, but not sealed into Parquet files", to_do)
     elif not problems:
         yield Finding("logs", Result.GOOD, f"{count} in {folder}")
+
+
+def _daemons(folder: Path) -> Finding:
+    from meshbus.node.daemons.daemonfiles import check_version
+
+    try:
+        check_version(folder)
+    except (LogError, OSError) as error:
+        return Finding("daemons", Result.BAD, str(error), "follow the message")
+    return Finding("daemons", Result.GOOD, str(folder))

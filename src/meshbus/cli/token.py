@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from cyclopts import App, Parameter
 
+from meshbus.cli.durations import seconds_of
 from meshbus.cli.exit import Exit
 from meshbus.cli.output import Json, for_people, note, show_facts, show_rows
 
@@ -32,19 +32,26 @@ Signer: TypeAlias = Annotated[Path | None, Parameter(help="Identity file that si
 Out: TypeAlias = Annotated[Path | None, Parameter(help="Write the token to this file, which must not exist.")]
 Given: TypeAlias = Annotated[str, Parameter(help="Token file, or - for standard input.", allow_leading_hyphen=True)]
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _MAX_TOKEN_TEXT = 1 << 16
 
 
 @app.command
 def issue(
     subject: Entity,
-    channel: Annotated[str | None, Parameter(help="Channel name; omit it with --every-channel.")] = None,
+    channel: Annotated[
+        str | None,
+        Parameter(
+            help="Channel name, or a prefix such as sensors/ for every channel below; omit it with --every-channel."
+        ),
+    ] = None,
     /,
     *,
     allow: Allow,
     ttl: Annotated[str, Parameter(help="Validity: a number and s, m, h or d, such as 90s, 12h or 30d.")] = "24h",
     every_channel: Annotated[bool, Parameter(help="Allow every channel.", show_default=False)] = False,
+    renewable: Annotated[
+        bool, Parameter(help="Let the issuer's node renew it before it expires.", show_default=False)
+    ] = False,
     depth: Annotated[int, Parameter(help="How many times the token may be delegated.")] = 0,
     generation: Annotated[int, Parameter(help="Generation of the token; `revoke` rejects lower ones.")] = 0,
     identity: Signer = None,
@@ -60,7 +67,8 @@ def issue(
     # A forgotten channel must not silently become a token for every channel.
     if (channel is None) != every_channel:
         raise ConfigError("channel", "give either a channel or --every-channel")
-    scope = _scope(allow, also=Scope.WILDCARD if every_channel else Scope.NONE)
+    also = (Scope.WILDCARD if every_channel else Scope.NONE) | (Scope.RENEWABLE if renewable else Scope.NONE)
+    scope = _scope(allow, also=also)
     if depth and not scope & Scope.DELEGATE:
         raise ConfigError("--depth", f"{depth} requires the delegate permission; add `--allow delegate`")
     token = PermissionToken.issue(
@@ -68,7 +76,7 @@ def issue(
         _public_key(subject),
         scope,
         channel,
-        ttl_s=_seconds(ttl),
+        ttl_s=seconds_of(ttl, "--ttl"),
         now=_now(),
         entropy=urandom,
         delegation_depth=depth,
@@ -84,7 +92,7 @@ def delegate(
     """Delegate some of your permissions. The result is a chain: your token and the new one."""
     from os import urandom
 
-    chain = _read(token)
+    chain = read_given(token)
     child = chain[-1].delegate(signer(identity), _public_key(subject), _scope(allow), now=_now(), entropy=urandom)
     _give((*chain, child), out, json)
 
@@ -92,7 +100,7 @@ def delegate(
 @app.command
 def show(token: Given, /, *, json: Json = False) -> None:
     """Show the contents of a token or a chain, and whether each signature is valid."""
-    chain = _read(token)
+    chain = read_given(token)
     if for_people(json):
         for one in chain:
             show_facts(_facts(one), json=False)
@@ -121,7 +129,7 @@ def verify(
     from meshbus.errors import AuthError
     from meshbus.policy.tokens import verify_chain
 
-    chain = _read(token)
+    chain = read_given(token)
     roots = {_public_key(text) for text in issuer} if issuer else _trusted(config)
     wanted = _scope(allow) if allow else None
     try:
@@ -165,7 +173,7 @@ def _check_use(token: PermissionToken, subject: bytes | None, channel: str | Non
         )
     if wanted is not None and not token.allows(wanted):
         raise AuthError(AuthFault.NOT_AUTHORIZED, f"the token allows only {', '.join(_words(token.scope))}")
-    if channel is not None and not token.is_wildcard and token.channel_hash != ChannelName(channel).hash:
+    if channel is not None and not token.covers(ChannelName(channel)):
         raise AuthError(AuthFault.NOT_AUTHORIZED, f"the token is not for channel {channel!r}")
 
 
@@ -190,6 +198,8 @@ def _facts(token: PermissionToken) -> dict[str, object]:
         "allows": _words(token.scope),
         "channel_hash": None if token.is_wildcard else f"{token.channel_hash:016x}",
         "every_channel": token.is_wildcard,
+        "prefix": token.is_prefix,
+        "renewable": token.is_renewable,
         "not_before": _date(token.not_before),
         "not_after": _date(token.not_after),
         "state": state,
@@ -213,7 +223,8 @@ def _give(chain: Sequence[PermissionToken], out: Path | None, json: bool) -> Non
         sys.stdout.write(text)
 
 
-def _read(given: str) -> tuple[PermissionToken, ...]:
+def read_given(given: str) -> tuple[PermissionToken, ...]:
+    """Return the chain in a token file, or on standard input."""
     from meshbus.keyfile import load_tokens, parse_tokens
 
     return parse_tokens(sys.stdin.read(_MAX_TOKEN_TEXT), "standard input") if given == "-" else load_tokens(Path(given))
@@ -260,16 +271,7 @@ def _scope(words: Iterable[str], *, also: int = 0) -> int:
 def _words(scope: int) -> list[str]:
     from meshbus.wire.messages.token import Scope
 
-    return [one.name.lower() for one in Scope if one.name and one is not Scope.WILDCARD and scope & one]
-
-
-def _seconds(text: str) -> int:
-    from meshbus.errors import ConfigError
-
-    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text.strip())
-    if found is None or not int(found[1]):
-        raise ConfigError("--ttl", f"expected a number and s, m, h or d, such as 90s, 12h or 30d, got {text!r}")
-    return int(found[1]) * _UNITS[found[2]]
+    return [one.name.lower() for one in Scope if one.name and one in Scope.ALL and scope & one]
 
 
 def _date(unix_s: int) -> str:

@@ -34,7 +34,7 @@ def up(
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Run a node and its admin socket until Ctrl-C or SIGTERM; SIGHUP reads its policy file again.
+    """Run a node and its admin socket until Ctrl-C or SIGTERM; SIGHUP reads its policy, mesh key and tokens again.
 
     Prints the node's id and addresses, then what happens to it: peers that connect or fail, refusals and so on. On a
     terminal these are sentences with their time, otherwise one JSON object per line.
@@ -184,7 +184,7 @@ def _plain(name: str, value: object) -> object:
 
 
 async def _reload_when(asked: asyncio.Event, node: Node) -> None:
-    """Read the policy again whenever SIGHUP asks for it; what comes of it is a notice."""
+    """Read policy, mesh key and tokens again whenever SIGHUP asks for it; what comes of it is a notice."""
     from contextlib import suppress
 
     from meshbus.errors import MeshError
@@ -195,6 +195,11 @@ async def _reload_when(asked: asyncio.Event, node: Node) -> None:
         asked.clear()
         with suppress(MeshError):
             await node.apply_policy(via=Via.SIGHUP)
+        if node.config.psk_file is not None:
+            with suppress(MeshError):
+                await node.rotate_psk(via=Via.SIGHUP)
+        with suppress(MeshError):
+            await node.rotate_tokens(via=Via.SIGHUP)
 
 
 def _on_signals(stop: asyncio.Event, reload: asyncio.Event) -> None:

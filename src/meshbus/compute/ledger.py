@@ -26,7 +26,7 @@ from enum import IntEnum
 
 import msgspec
 
-from meshbus.errors import Fault, MalformedPacket
+from meshbus.errors import UNDECODABLE, Fault, MalformedPacket
 
 PART_BYTES = 7_000
 """Bytes of a checkpoint in one entry: what fits an event of a replicated channel with room to spare."""
@@ -65,7 +65,7 @@ def decode_entry(payload: bytes) -> Entry:
     """Read an entry; raise MalformedPacket for anything else."""
     try:
         return msgspec.msgpack.decode(payload, type=Entry)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise MalformedPacket("entry of a ledger", Fault.BAD_VALUE, str(error)) from error
 
 

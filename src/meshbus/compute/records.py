@@ -24,7 +24,8 @@ import msgspec
 
 from meshbus.compute.difference import Difference, patched
 from meshbus.compute.store import Decision, Mark, Stored
-from meshbus.errors import Fault, MalformedPacket
+from meshbus.errors import UNDECODABLE, Fault, MalformedPacket
+from meshbus.wire.layout import take_field
 from meshbus.wire.messages.migration import BufferedEvent
 
 NUMBER_BYTES = 8
@@ -68,9 +69,8 @@ def encode_checkpoint_file(number: bytes, stored: Stored) -> list[bytes]:
 def decode_checkpoint_file(raw: bytes) -> tuple[bytes, Stored]:
     """Return the number of a checkpoint, and what it holds. Raises MalformedPacket if it is damaged."""
     number, body = _opened(_CHECKPOINT, raw)
-    (length,) = _LENGTH.unpack_from(body)
-    end = _LENGTH.size + length
-    return number, _stored(_decode(_About, body[_LENGTH.size : end]), bytes(body[end:]))
+    about, snapshot = take_field(_WHAT, "mark", body, _LENGTH.size)
+    return number, _stored(_decode(_About, about), bytes(snapshot))
 
 
 def encode_change(before: bytes, number: bytes, stored: Stored, changed: Difference) -> bytes:
@@ -198,5 +198,5 @@ def _digest(parts: Sequence[bytes | memoryview]) -> bytes:
 def _decode(kind: type[T], body: memoryview) -> T:
     try:
         return msgspec.msgpack.decode(body, type=kind)
-    except msgspec.MsgspecError as error:  # a later version wrote it: the checksum is right
+    except UNDECODABLE as error:  # a later version wrote it: the checksum is right
         raise MalformedPacket(_WHAT, Fault.BAD_VALUE, str(error)) from error

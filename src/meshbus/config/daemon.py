@@ -17,7 +17,7 @@ from meshbus.compute.daemon import DaemonFactory
 from meshbus.config.spelling import NodeId
 from meshbus.errors import ChannelError, ConfigError
 from meshbus.names.channel import ChannelName
-from meshbus.names.nodename import MAX_NODE_NAME, is_node_name
+from meshbus.names.nodename import check_node_name
 
 
 class DaemonEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,12 +45,7 @@ class DaemonEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Continue after events that are gone from the log of an input, instead of stopping there."""
 
     def __post_init__(self) -> None:
-        if not is_node_name(self.name):
-            raise ConfigError(
-                "name",
-                f"must have 1 to {MAX_NODE_NAME} letters, digits, '.', '_' or '-', and begin with a letter or a digit, got"
-                f" {self.name!r}",
-            )
+        check_node_name(self.name)
         module, colon, attribute = self.factory.partition(":")
         if not (module and colon and attribute):
             raise ConfigError("factory", f"must be 'module:factory', such as 'detector:Detector', got {self.factory!r}")

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, Unio
 
 import msgspec
 
-from meshbus.errors import ConfigError, MeshError
+from meshbus.errors import NOT_TOML, ConfigError, MeshError
+from meshbus.formats import take_file_version
 
 MAX_FILE_BYTES = 1 << 20
 """Largest settings file that is read. Real ones have a few kilobytes; a larger file was named by mistake."""
@@ -80,9 +81,10 @@ def parse_file(content: bytes, name: str, folder: Path) -> dict[str, Setting]:
         table = tomllib.loads(content.decode("utf-8"))
     except UnicodeDecodeError:
         raise ConfigError("config", "the file is not UTF-8 text; is it a settings file?", source=name) from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except NOT_TOML as error:
         problem = str(error) or "nested too deeply"
         raise ConfigError("config", f"the file is not valid TOML: {problem}; correct that place", source=name) from None
+    take_file_version(table, name)
     return {key: Setting(value, key, name, folder) for key, value in table.items()}
 
 
@@ -241,7 +243,7 @@ def _readings(text: str, kind: Any) -> Iterable[object]:
     """Yield the possible values of a text from the environment, the most likely one first."""
     # The text itself comes first, so that a name such as `true` or `7` needs no quotes where text is expected.
     yield text
-    with suppress(tomllib.TOMLDecodeError, RecursionError):
+    with suppress(*NOT_TOML):
         yield tomllib.loads(f"value = {text}")["value"]
     if get_origin(kind) is tuple:
         yield [part.strip() for part in text.split(",") if part.strip()]

@@ -49,15 +49,16 @@ from meshbus.engine.replicas.records import Acks
 from meshbus.engine.session.negotiate import Profile
 from meshbus.engine.settings import NamedChannels, SecureMode
 from meshbus.errors import ConfigError, MeshError
-from meshbus.keyfile import load_or_create, load_psk, load_tokens
+from meshbus.keyfile import MeshKey, load_certificate, load_identity, load_mesh_key, load_or_create, load_tokens
 from meshbus.log.durability import Fsync, LogConfig, Retention, Tiering
 from meshbus.log.payload import Codec
 from meshbus.log.schemas import Version
 from meshbus.names.identity import Identity, derive_node_id, noise_public_key
-from meshbus.names.nodename import MAX_NODE_NAME, NAME_KEY, is_node_name
+from meshbus.names.nodename import NAME_KEY, check_node_name
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import LevelRule, SubnetRule
 from meshbus.policy.capability import CapabilitySet
+from meshbus.wire.certificate import Certificate
 from meshbus.wire.messages.address import numeric
 from meshbus.wire.messages.leadership import MAX_MEMBERS
 from meshbus.wire.messages.token import PermissionToken
@@ -289,6 +290,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How often expired permissions are removed."""
     trusted_issuers: tuple[Key, ...] = ()
     """Entity ids whose tokens this node accepts, besides its own."""
+    renew_tokens_s: LogSize | None = None
+    """Renew tokens that this node issued, and that allow it (`meshbus token issue --renewable`), when their holders ask: each
+    new one is valid as long as the old one was, and at most so many seconds. By default none are renewed."""
+    renew_issuers: tuple[Key, ...] = ()
+    """With `renew_tokens_s`: entity ids of other issuers whose tokens this node renews with its own key, which replaces theirs."""
     compat_any_issuer: bool = False
     """Accept tokens of any issuer, as net-mesh 0.23 does. Unsafe."""
     require_signed_announcements: bool = True
@@ -310,7 +316,18 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     change while the node runs (`meshbus policy apply`, SIGHUP); these settings must then not be set here."""
     policy_issuers: tuple[Key, ...] = ()
     """Entity ids of those who sign the policy of the fleet. A signed policy that is applied to one node reaches all that have
-    the same issuer and `policy_file` set; its version must grow. Unsigned ones are then refused."""
+    the same issuer and `policy_file` set; its version must grow. Unsigned ones are then refused. They also sign
+    revocations (`meshbus revoke`)."""
+    audit_log: Path | None = None
+    """File with the audit log: who changed what about policy, membership and keys, and what was refused. By default beside
+    `policy_file` (`policy.toml.history`), or beside the identity file (`identity.audit`) if there is none."""
+    issuer_key: Path | None = None
+    """Identity file of an issuer of the fleet. A node that has it can invite others (`meshbus invite`) and certifies them: keep
+    it on as few nodes as possible. With `policy_issuers`, it must be the key of one of them."""
+    join_bind: Endpoint | None = None
+    """Address (TCP) at which newcomers join while an invite is open; by default the host and port of `bind`."""
+    certificate: Path | None = None
+    """Certificate of this node, which `meshbus join` writes: name, tags and subnet, signed by an issuer of the fleet."""
     gateway: bool = False
     """Apply channel policy to packets that are forwarded between subnets."""
     peer_subnets: tuple[SubnetId, ...] = ()
@@ -338,6 +355,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     announces it; one that did it once is refused without it), `require` (no data to and from other nodes), or `off`."""
     pins: Path | None = None
     """File with the nodes that were seen secure; by default beside the identity file, and none for an ephemeral node."""
+    revocations: Path | None = None
+    """File with what issuers of the fleet revoked; by default beside the identity file, and none for an ephemeral node."""
     log_dir: Path | None = None
     """Directory of the channel logs; published and received events are logged separately."""
     record_packets: bool = False
@@ -402,12 +421,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 "public_address",
                 f"must be a numeric address and a port other than 0, such as '203.0.113.7:9000', got '{self.public_address}'",
             )
-        if self.name is not None and not is_node_name(self.name):
-            raise ConfigError(
-                "name",
-                f"must have 1 to {MAX_NODE_NAME} letters, digits, '.', '_' or '-', and begin with a letter or a digit, got"
-                f" {self.name!r}",
-            )
+        if self.name is not None:
+            check_node_name(self.name)
         if self.name is not None and NAME_KEY in self.metadata:
             raise ConfigError("name", "metadata also has a key 'name'; remove one of them")
         if self.psk is not None and self.psk_file is not None:
@@ -541,7 +556,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return max(fitting, key=lambda entry: (entry.name is not None, len(entry.prefix or "")), default=None)
 
     def without_logs(self) -> NodeConfig:
-        """Return the same settings without logs, packet records, daemons, standing subscriptions and the policy of the fleet.
+        """Return the same settings without logs, packet records, daemons, standing subscriptions, invites and the policy of the fleet.
 
         A log has one writer. A second node with these settings can run beside the one that writes.
         """
@@ -558,6 +573,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             web=None,
             otel=None,
             policy_issuers=(),
+            issuer_key=None,
         )
 
     def load_identity(self) -> Identity:
@@ -571,15 +587,74 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         identity = self.identity or default_identity()
         return identity.with_name(f"{identity.stem}.pins.toml")
 
+    def revocations_path(self) -> Path | None:
+        """Return the file of revocations, or None if they are kept in memory only."""
+        if self.revocations is not None or self.ephemeral:
+            return self.revocations
+        identity = self.identity or default_identity()
+        return identity.with_name(f"{identity.stem}.revocations.toml")
+
+    def audit_path(self) -> Path:
+        """Return the file of the audit log. Raises ConfigError if there is no place for one."""
+        if self.audit_log is not None:
+            return self.audit_log
+        if self.policy_file is not None:
+            return history_of(self.policy_file)
+        if self.ephemeral:
+            raise ConfigError("audit_log", "required for an ephemeral node, which keeps no files; set it to a file")
+        identity = self.identity or default_identity()
+        return identity.with_name(f"{identity.stem}.audit")
+
+    def invites_path(self) -> Path:
+        """Return the file of the invites of this node. Raises ConfigError if it cannot keep any."""
+        if self.ephemeral:
+            raise ConfigError(
+                "issuer_key", "not allowed for an ephemeral node: its invites would end with it; set identity"
+            )
+        identity = self.identity or default_identity()
+        return identity.with_name(f"{identity.stem}.invites.toml")
+
+    def load_issuer(self) -> Identity | None:
+        """Load the key of the issuer that this node holds, or None. Raises ConfigError if the fleet has other issuers."""
+        if self.issuer_key is None:
+            return None
+        issuer = load_identity(self.issuer_key)
+        if self.policy_issuers and issuer.entity_id not in self.policy_issuers:
+            raise ConfigError(
+                "issuer_key",
+                f"must be the key of one of the policy_issuers {', '.join(key.hex() for key in self.policy_issuers)}, got"
+                f" {issuer.entity_id.hex()}",
+                source=str(self.issuer_key),
+            )
+        return issuer
+
+    def load_certificate(self, subject: bytes) -> Certificate | None:
+        """Load the certificate of the node with this key, or None. Raises ConfigError if it is of another one."""
+        if self.certificate is None:
+            return None
+        found = load_certificate(self.certificate)
+        if found.subject != subject:
+            raise ConfigError(
+                "certificate",
+                f"is of the key {found.subject.hex()}, and this node has {subject.hex()}; use the identity that it was made for,"
+                " or join again",
+                source=str(self.certificate),
+            )
+        return found
+
     def load_psk(self) -> bytes:
         """Return the mesh key. Raises ConfigError if none is configured."""
+        return self.load_mesh_key().key
+
+    def load_mesh_key(self) -> MeshKey:
+        """Return the mesh key, and the one that it replaces. Raises ConfigError if none is configured."""
         if self.psk is not None:
-            return self.psk
+            return MeshKey(self.psk, self.psk)
         if self.psk_file is None:
             raise ConfigError(
                 "psk_file", "no mesh key is configured; create one with `meshbus key psk FILE` and set psk_file to it"
             )
-        return load_psk(self.psk_file)
+        return load_mesh_key(self.psk_file)
 
     def load_tokens(self) -> tuple[tuple[PermissionToken, ...], ...]:
         """Load the token files; each holds one chain of tokens."""
@@ -605,6 +680,11 @@ def gather(
         if "psk" in settings:  # other settings are not secret, so a readable file is fine without it
             _check_private(file)
     return {**settings, **read_environment(environ, PREFIX, OTHER_VARIABLES), **read_arguments(arguments)}
+
+
+def history_of(policy_file: Path) -> Path:
+    """Return where the audit log beside a policy file is."""
+    return policy_file.with_name(policy_file.name + ".history")
 
 
 def default_file() -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshbus.engine.base.notices import DownReason, PeerGone
+from meshbus.engine.base.notices import DownReason
 from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.carriage.carrier import Carrier
 from meshbus.engine.channels.admission import Admission
@@ -23,24 +23,27 @@ from meshbus.engine.channels.membership import Membership
 from meshbus.engine.channels.publication import Publication, Publications
 from meshbus.engine.channels.publish import PublishConfig, PublishReport
 from meshbus.engine.channels.request import Requests
+from meshbus.engine.channels.rotation import Rotation
 from meshbus.engine.directory.announce import Announcer
 from meshbus.engine.directory.chains import Chains
 from meshbus.engine.directory.directory import Directory
 from meshbus.engine.directory.fleetpolicy import FleetPolicy
 from meshbus.engine.directory.handlers import find_handlers
+from meshbus.engine.directory.revoking import Revoking
 from meshbus.engine.nat.traversal import Traversal
 from meshbus.engine.replicas.appending import Appending
 from meshbus.engine.replicas.replication import Replication
 from meshbus.engine.replicas.sets import ReplicaSets
 from meshbus.engine.routes.mesh import Mesh
 from meshbus.engine.session.handshake import Handshakes
+from meshbus.engine.session.keywindow import KeyWindow
 from meshbus.engine.session.liveness import Liveness
 from meshbus.engine.session.negotiate import Negotiator, Profile
 from meshbus.engine.session.peer import PeerClaims
 from meshbus.engine.session.presence import Presence
 from meshbus.engine.session.secure import Secure
 from meshbus.engine.session.service import Context
-from meshbus.engine.settings import HandshakeConfig, PolicySettings
+from meshbus.engine.settings import HandshakeConfig, PolicySettings, PreviousKey
 from meshbus.engine.streams.delivery import Delivery
 from meshbus.engine.streams.large import Large
 from meshbus.engine.streams.streams import Streams
@@ -49,6 +52,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.wire.constants import Subprotocol
+from meshbus.wire.messages.token import PermissionToken
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,9 +64,11 @@ class Facade:
     def __init__(self, context: Context) -> None:
         self.identity = context.identity
         self.settings = context.settings
+        self.mesh_keys = context.mesh_keys
         self.counters = context.counters
         self.peers = context.peers
         self.tokens = context.tokens
+        self.revocations = context.revocations
         self.index = context.index
         self.registry = context.registry
         self.services = services = context.services
@@ -159,6 +165,29 @@ class Facade:
             self.services.claims_changed(peer, now, out)
         self.services.tokens_changed(now, out)
 
+    def set_mesh_keys(self, current: bytes, previous: PreviousKey | None, now: float, out: Output) -> None:
+        """Change the mesh key. No session ends before the window of the previous key does."""
+        self.mesh_keys.current, self.mesh_keys.previous = current, previous
+        self.handshakes.keys_changed()
+        self.services[KeyWindow].changed(now)
+        if self.rotation is not None:
+            self.rotation.keys_changed(now, out)
+
+    def hold_token(self, token: PermissionToken, now: float) -> None:
+        """Renew a token of this node before it expires, if its issuer allows that and is a peer by then."""
+        if self.rotation is not None:
+            self.rotation.renewals.hold(token, now)
+
+    def drop_token(self, token: PermissionToken) -> None:
+        """Stop renewing a token of this node."""
+        if self.rotation is not None:
+            self.rotation.renewals.drop(token)
+
+    def token_renewed(self, old: bytes, new: bytes, now: float, out: Output) -> None:
+        """Use a renewed token for the subscriptions that rest on the old one."""
+        self.membership.token_renewed(old, new, now, out)
+        self.following.token_renewed(old, new)
+
     def open_channel(self, channel: ChannelName, now: float, out: Output) -> None:
         """Offer a channel to peers that follow a prefix of its name."""
         self.interests.open_channel(channel, now, out)
@@ -252,6 +281,18 @@ class Facade:
         service = self.services.by_subprotocol.get(Subprotocol.POLICY)
         return service if isinstance(service, FleetPolicy) else None
 
+    @property
+    def revoking(self) -> Revoking | None:
+        """The distribution of revocations; None if this node has no issuer of the fleet."""
+        service = self.services.by_subprotocol.get(Subprotocol.REVOCATION)
+        return service if isinstance(service, Revoking) else None
+
+    @property
+    def rotation(self) -> Rotation | None:
+        """The service that rotates secrets with peers; None if this node does not carry it."""
+        service = self.services.by_subprotocol.get(Subprotocol.ROTATION)
+        return service if isinstance(service, Rotation) else None
+
     def find_handlers(
         self, subprotocol_id: int, now: float, capability_filter: CapabilityFilter | None = None
     ) -> list[int]:
@@ -284,13 +325,7 @@ class Facade:
 
     def disconnect(self, node_id: int, now: float, out: Output) -> None:
         """Remove a peer, and notify it if it is a meshbus node."""
-        # transport.md §16: there is no close message on the 0.23 wire.
-        peer = self.peers.remove(node_id)
-        if peer is not None:
-            self.services[Presence].say_goodbye(peer, out)
-            verdict = PeerGone(node_id, DownReason.CLOSED)
-            out.control.append(verdict)
-            self.services.peer_down(verdict, now, out)
+        self.services[Presence].part_from(node_id, DownReason.CLOSED, now, out)
 
     def close(self, now: float, out: Output) -> None:
         """Send goodbyes to all peers; the output must be sent before the socket is closed."""

@@ -7,6 +7,8 @@ To add a subprotocol, write its messages (wire/messages), its service (session/s
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from meshbus.engine.carriage.carrier import carrying
 from meshbus.engine.channels.admission import Admission
 from meshbus.engine.channels.history_client import Replays
@@ -18,10 +20,12 @@ from meshbus.engine.channels.membership import Membership
 from meshbus.engine.channels.publication import Publications
 from meshbus.engine.channels.publish import Planner
 from meshbus.engine.channels.request import Requests
+from meshbus.engine.channels.rotation import Rotation
 from meshbus.engine.directory.announce import Announcer
 from meshbus.engine.directory.chains import Chains
 from meshbus.engine.directory.directory import Directory
 from meshbus.engine.directory.fleetpolicy import FleetPolicy
+from meshbus.engine.directory.revoking import Revoking
 from meshbus.engine.nat.reflex import Reflex
 from meshbus.engine.nat.rendezvous import Rendezvous
 from meshbus.engine.nat.traversal import Traversal
@@ -32,11 +36,12 @@ from meshbus.engine.routes.mesh import Mesh
 from meshbus.engine.routes.relay import HandshakeRelay
 from meshbus.engine.routes.withdrawal import Withdrawals
 from meshbus.engine.session.handshake import Handshakes
+from meshbus.engine.session.keywindow import KeyWindow
 from meshbus.engine.session.liveness import Liveness
 from meshbus.engine.session.negotiate import Negotiator
 from meshbus.engine.session.presence import Presence
 from meshbus.engine.session.secure import Secure
-from meshbus.engine.session.service import Context, Row
+from meshbus.engine.session.service import Context, Row, Service
 from meshbus.engine.streams.delivery import Delivery
 from meshbus.engine.streams.large import Large
 from meshbus.engine.streams.streamrepair import AcknowledgedRanges, StreamNacks, StreamResets
@@ -44,10 +49,10 @@ from meshbus.engine.streams.streams import Streams
 from meshbus.wire.constants import Subprotocol
 
 
-def _carried(subprotocol_id: int, name: str) -> Row:
-    """Return the row of a subprotocol of daemons that only meshbus nodes use, on reliable streams."""
+def _optional(factory: Callable[[Context], Service], subprotocol_id: int, name: str) -> Row:
+    """Return the row of a subprotocol that only some meshbus nodes have, on reliable streams."""
     return Row(
-        carrying(subprotocol_id),
+        factory,
         subprotocol_id,
         name,
         profile=True,
@@ -56,6 +61,11 @@ def _carried(subprotocol_id: int, name: str) -> Row:
         needs=Subprotocol.RELIABLE,
         cost_us=20,
     )
+
+
+def _carried(subprotocol_id: int, name: str) -> Row:
+    """Return the row of a subprotocol of daemons that only meshbus nodes use."""
+    return _optional(carrying(subprotocol_id), subprotocol_id, name)
 
 
 def _mesh(context: Context) -> Mesh:
@@ -136,18 +146,14 @@ def _publications(context: Context) -> Publications:
 
 
 def _appending(context: Context) -> Appending:
-    authorizer = context.services[Admission].authorizer
-    return Appending(
-        context,
-        context.services[Streams],
-        lambda peer, channel, now: authorizer.can_publish(peer.claims, channel, now),
-    )
+    return Appending(context, context.services[Streams], context.services[Admission].may_publish)
 
 
 # Service, subprotocol id, name. `credit=False`: a 0.23 node handles these ids without grants (transport.md §17).
 # `cost_us` is as bench/bench_hostile.py measures it, rounded up.
 SERVICES: tuple[Row, ...] = (
     Row(Handshakes),
+    Row(KeyWindow),
     Row(Liveness),
     Row(_mesh),
     Row(_withdrawals, Subprotocol.ROUTE_WITHDRAWAL, "route-withdrawal", later=True, credit=False, cost_us=15),
@@ -199,17 +205,11 @@ SERVICES: tuple[Row, ...] = (
     _carried(Subprotocol.PARTITION, "partition"),
     _carried(Subprotocol.RECONCILE, "reconcile"),
     _carried(Subprotocol.GROUPS, "groups"),
-    # Only where issuers of policies are configured. Signatures and sending are charged by the service.
-    Row(
-        FleetPolicy,
-        Subprotocol.POLICY,
-        "policy",
-        profile=True,
-        optional=True,
-        reliable=True,
-        needs=Subprotocol.RELIABLE,
-        cost_us=20,
-    ),
+    # Only where issuers of the fleet are configured. Signatures and sending are charged by the service.
+    _optional(FleetPolicy, Subprotocol.POLICY, "policy"),
+    _optional(Revoking, Subprotocol.REVOCATION, "revocation"),
+    # Between meshbus nodes that can change their secrets. No tag announces it: what plain peers see of a node stays the same.
+    _optional(Rotation, Subprotocol.ROTATION, "rotation")._replace(unannounced=True),
     # Last: a goodbye must not overtake what the others still have to say.
     Row(Presence, Subprotocol.PRESENCE, "presence", profile=True, cost_us=25),
 )

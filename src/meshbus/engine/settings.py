@@ -21,6 +21,7 @@ from meshbus.policy.guard import AuthGuard
 from meshbus.wire.constants import HANDSHAKE_TTL, PINGWAVE_TTL, ROUTED_PAYLOAD, ROUTED_TTL
 from meshbus.wire.messages.address import Address
 from meshbus.wire.messages.capability import DEFAULT_TTL_SECS
+from meshbus.wire.messages.revocation import Revocation
 
 PROFILE_WINDOW = 512 * 1024
 """Byte credit of a stream between meshbus nodes (profile.md §2); towards 0.23 nodes it is 64 KiB (transport.md §14)."""
@@ -208,11 +209,27 @@ class OpaqueMode(StrEnum):
     """Deliver all of them with their id, as a 0.23 node does."""
 
 
+class PreviousKey(msgspec.Struct, frozen=True):
+    """The mesh key before the current one. Its repr shows no secrets."""
+
+    key: bytes
+    until_ns: int
+    """Until when it is accepted, in unix nanoseconds. Later it is only recognized, to say why it is refused."""
+
+    def __repr__(self) -> str:
+        return f"PreviousKey(until_ns={self.until_ns})"
+
+    def __rich_repr__(self) -> list[tuple[str, int]]:
+        return [("until_ns", self.until_ns)]
+
+
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of an engine."""
 
     psk: bytes
     """The mesh key: 32 bytes that all nodes of a mesh share."""
+    previous_psk: PreviousKey | None = None
+    """The mesh key that it replaces."""
     subnet: SubnetId = SubnetId.GLOBAL
     assignment: Assignment | None = None
     """Rules that put peers into subnets by their announced tags."""
@@ -231,6 +248,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Interval in which the tokens of subscribers are checked again (policy.md §4.6); None for never."""
     trusted_issuers: tuple[bytes, ...] = ()
     """Entity ids whose tokens are accepted, besides this node's own."""
+    renew_tokens_s: int | None = None
+    """The longest validity of a token that this node issues in place of one that it issued before; None to renew none."""
+    renew_issuers: tuple[bytes, ...] = ()
+    """Entity ids of issuers whose tokens this node renews as well, with its own key, which replaces theirs."""
     any_issuer: bool = False
     """Accept tokens of any issuer, as a 0.23 node does (policy.md §7.5)."""
     unannounced_global: bool = False
@@ -250,6 +271,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     carries: frozenset[int] = frozenset()
     """Optional subprotocols of the service table that this node handles: those of daemons, if it can run any."""
     policy_issuers: tuple[bytes, ...] = ()
-    """Entity ids whose signed policies this node takes from its neighbors; it needs 0x4D0B in `carries`."""
+    """Entity ids whose signed policies and revocations this node takes from its neighbors; it needs 0x4D0B and 0x4D0C in
+    `carries`."""
+    revocations: tuple[Revocation, ...] = ()
+    """Verified records of what was revoked before this start."""
     loopback: bool = False
     """Whether all peers are on this machine; then reliable streams start with a larger window."""

@@ -1,13 +1,14 @@
 """How far consumers have read the logs: one small file each, beside the logs, so that others can see their lag.
 
-    <root>/_consumers/<file>.json      {"consumer": …, "next": {channel: sequence}, "at_ns": …}
+    <root>/_consumers/<file>.json      {"version": 1, "consumer": …, "next": {channel: sequence}, "at_ns": …}
 
 The file is named after the consumer, or after a hash of its name if that is not fit for a file.
 
 A consumer of a node's whole `log_dir` keeps its file there and prefixes channels with `published:` or `received:`.
 
 A consumer writes its file after it has stored what it read, so the position may be behind and is never ahead. A file
-that cannot be parsed is ignored.
+that cannot be parsed, or that a newer meshbus wrote, is left out: the lag of its consumer is not known. The place from which a
+consumer goes on is in its own checkpoint, not here.
 """
 
 from __future__ import annotations
@@ -20,8 +21,22 @@ from pathlib import Path
 
 import msgspec
 
+from meshbus.errors import UNDECODABLE
+from meshbus.formats import Format
+
 CONSUMERS = "_consumers"
 _FILE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,100}", re.ASCII)
+
+ON_DISK = (
+    Format(
+        name="position of a consumer",
+        where="`log_dir/_consumers/*.json`",
+        what="how far consumers such as pipelines have read, for `meshbus log ls` and metrics",
+        version=1,
+        mark='`"version"`; 1 if it is missing',
+        refused="nothing: the lag of that consumer is not shown",
+    ),
+)
 
 
 class Consumer(msgspec.Struct, frozen=True):
@@ -32,6 +47,8 @@ class Consumer(msgspec.Struct, frozen=True):
     """The next sequence that it reads, by channel."""
     at_ns: int
     """When it wrote this."""
+    version: int = 1
+    """Of the file."""
 
 
 def publish_consumer(root: Path, name: str, next_seqs: Mapping[str, int], now_ns: int) -> None:
@@ -41,7 +58,7 @@ def publish_consumer(root: Path, name: str, next_seqs: Mapping[str, int], now_ns
     aside = place.with_name(f"_{place.name}.{os.getpid()}")
     try:
         place.parent.mkdir(exist_ok=True)
-        aside.write_bytes(msgspec.json.encode(Consumer(name, dict(next_seqs), now_ns)))
+        aside.write_bytes(msgspec.json.encode(Consumer(name, dict(next_seqs), now_ns, ON_DISK[0].version)))
         aside.replace(place)
     except OSError:
         return  # a consumer may have read access only, and its lag is then not shown
@@ -70,9 +87,11 @@ def _read(root: Path) -> list[Consumer]:
     # Temporary files start with `_` and are left out.
     for path in sorted((root / CONSUMERS).glob("[!_]*.json")):
         try:
-            found.append(msgspec.json.decode(path.read_bytes(), type=Consumer))
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            consumer = msgspec.json.decode(path.read_bytes(), type=Consumer)
+        except (OSError, *UNDECODABLE):
             continue
+        if ON_DISK[0].problem(consumer.version) is None:
+            found.append(consumer)
     return found
 
 

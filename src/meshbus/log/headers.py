@@ -78,6 +78,19 @@ class Headers:
         numbers = [np.frombuffer(view, "<i4") for view in views[1:4]]
         return np.frombuffer(views[0], np.uint8), numbers[0], numbers[1], numbers[2], views[4], views[5]
 
+    def check(self, count: int) -> None:
+        """Raise ValueError unless these are whole headers of so many events, whose offsets lead nowhere else."""
+        if self.rows not in {1, count}:
+            raise ValueError(f"headers of {self.rows} events in a block of {count}")
+        _, rows, keys, values, key_data, value_data = self.parts()
+        for offsets, end in ((rows, len(keys) - 1), (keys, len(key_data)), (values, len(value_data))):
+            if offsets[0] or offsets[-1] != end or (offsets[1:] < offsets[:-1]).any():
+                raise ValueError("the offsets of the headers do not ascend to their end")
+        bytes(key_data).decode()
+        starts = keys[:-1][keys[:-1] < len(key_data)]
+        if (np.frombuffer(key_data, np.uint8)[starts] & 0xC0 == 0x80).any():
+            raise ValueError("a key of the headers begins within a character")
+
     def row(self, index: int) -> dict[str, bytes] | None:
         """Return the headers of one event; a single row stands for every event."""
         index = 0 if self.rows == 1 else index

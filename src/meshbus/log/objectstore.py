@@ -85,6 +85,16 @@ def join_uri(uri: str, *names: str) -> str:
     return urlunsplit(parts._replace(path=path))
 
 
+def last_names(uri: str) -> tuple[str, str]:
+    """Return the last two names in the path of a URI, as `join_uri` wrote them; empty ones if there are none."""
+    try:
+        path = urlsplit(uri).path
+    except ValueError:  # not a URI
+        return "", ""
+    above, _, last = path.rpartition("/")
+    return unquote(above.rpartition("/")[2]), unquote(last)
+
+
 def show_uri(uri: str) -> str:
     """Return a URI for people: without its options, except for the server."""
     parts = urlsplit(uri)

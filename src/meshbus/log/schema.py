@@ -19,12 +19,25 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from meshbus.formats import Format
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
 SCHEMA_VERSION = 2
+
+ON_DISK = (
+    Format(
+        name="sealed segment",
+        where="`log_dir/*/*/*.parquet`, `log_dir/_packets/*/*.parquet`, and their copies on object storage",
+        what="sealed events, packets and census rows, as Parquet",
+        version=SCHEMA_VERSION,
+        mark="`meshbus.schema_version` in the metadata of the file",
+        refused="reading its rows; the rest of the log is readable",
+    ),
+)
 
 VERSION_KEY = "meshbus.schema_version"
 """Metadata key of the schema version; the table name and its description have the two next keys."""

@@ -26,7 +26,7 @@ from meshbus.log.arrow import Wanted, has_arrow, wanted
 from meshbus.log.files import log_error
 from meshbus.log.folder import aside, old_path, segment_name, segment_range
 from meshbus.log.objectstore import StoredObject, explain, open_object, show_uri
-from meshbus.log.schema import EVENTS, SCHEMA_VERSION, VERSION_KEY
+from meshbus.log.schema import EVENTS, ON_DISK, VERSION_KEY
 
 if TYPE_CHECKING:
     from meshbus.log.files import Files, Part
@@ -301,10 +301,8 @@ def _check_version(path: Path | str, metadata: dict[bytes, bytes]) -> None:
     version = metadata.get(VERSION_KEY.encode(), b"").decode()
     if not version.isdecimal():
         raise _damaged(path, "it was not written by meshbus")
-    if int(version) > SCHEMA_VERSION:
-        raise LogError(
-            LogFault.NEWER, f"{path}: schema version {version} was written by a newer meshbus; upgrade to read it"
-        )
+    if problem := ON_DISK[0].problem(int(version)):
+        raise LogError(LogFault.NEWER, f"{path}: {problem}")
 
 
 def _cut(table: Any, low: int, start: int, stop: int, want: Wanted) -> Iterator[Any]:

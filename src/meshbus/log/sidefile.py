@@ -14,11 +14,23 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from meshbus.errors import ConfigError, LogError, LogFault
+from meshbus.errors import UNDECODABLE, ConfigError, LogError, LogFault
+from meshbus.formats import Format
 from meshbus.log.files import Files, translated
 from meshbus.log.folder import aside
 
 FORMAT = 1
+
+ON_DISK = (
+    Format(
+        name="side file of a log",
+        where="`log_dir/*/*/_schemas.json`, `_positions.json`",
+        what="what payloads were when they were written; which numbers are positions in a replicated log",
+        version=FORMAT,
+        mark='`"version"`',
+        refused="declaring schemas and positions, and tables that need them; the log itself is read and written",
+    ),
+)
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -45,10 +57,10 @@ class SideFile(Generic[T]):
         if not content:
             return None
         try:
-            if msgspec.json.decode(content, type=Content).version > FORMAT:
-                raise LogError(LogFault.NEWER, f"{place} was written by a newer version of meshbus; update this one")
+            if problem := ON_DISK[0].problem(msgspec.json.decode(content, type=Content).version):
+                raise LogError(LogFault.NEWER, f"{place}: {problem}")
             return msgspec.json.decode(content, type=self._content)
-        except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
+        except (*UNDECODABLE, ConfigError) as error:
             raise LogError(
                 LogFault.CORRUPT,
                 f"{place} is damaged ({error}); restore it from a copy, or remove it and declare the {self._what} again",

@@ -8,6 +8,7 @@ policy/channels.py.
 from __future__ import annotations
 
 from collections import defaultdict
+from hashlib import blake2s
 from typing import Self
 
 import msgspec
@@ -21,6 +22,10 @@ MAX_NAME_BYTES = 255
 PUBLISH_STREAM_BIT = 1 << 48
 """Set in the stream id of every channel publication, which is otherwise the canonical hash."""
 
+MAX_PREFIX_LEVELS = 16
+"""Levels of a name that are looked at for tokens of a prefix. Our choice: it bounds the work for one name."""
+
+_PREFIX_KEY = b"meshbus-prefix-v1"
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_./")
 
 
@@ -28,6 +33,31 @@ def hash_name(name: str) -> int:
     """Hash any text to the canonical 64 bits, without checking that it is a legal name."""
     # policy.md §1.2: XXH3 with seed 0 and the default secret.
     return xxhash.xxh3_64_intdigest(name.encode())
+
+
+def hash_prefix(prefix: str) -> int:
+    """Hash a prefix such as `sensors/`, which ends with a slash, to the 64 bits by which tokens name it.
+
+    Raises ChannelError if no channel can be below it. It is never the hash of a channel's name: another function makes it.
+    """
+    if not prefix.endswith("/"):
+        raise ChannelError(ChannelFault.INVALID_FORMAT, prefix, "is not a prefix; end it with a slash")
+    if ChannelName(prefix[:-1]).depth > MAX_PREFIX_LEVELS:
+        raise ChannelError(
+            ChannelFault.TOO_LONG, prefix, f"has more than {MAX_PREFIX_LEVELS} levels; use a shorter prefix"
+        )
+    return _hash_prefix(prefix)
+
+
+def prefixes_of(name: str) -> list[int]:
+    """Return the hashes of all prefixes that a channel is under: for `a/b/c` those of `a/` and `a/b/`."""
+    ends = [at + 1 for at, character in enumerate(name) if character == "/"]
+    return [_hash_prefix(name[:end]) for end in ends[:MAX_PREFIX_LEVELS]]
+
+
+def _hash_prefix(prefix: str) -> int:
+    digest = blake2s(prefix.encode(), key=_PREFIX_KEY, digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
 class ChannelName(str):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from meshbus.errors import ConfigError
+
 NAME_KEY = "name"
 """The key of the announced metadata that holds the name."""
 MAX_NODE_NAME = 63
@@ -19,3 +21,12 @@ _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NODE_NAME - 1}}}")
 def is_node_name(text: str) -> bool:
     """Return whether a text is a name: letters, digits, `.`, `_` and `-`, beginning with a letter or a digit."""
     return _NAME.fullmatch(text) is not None
+
+
+def check_node_name(text: str) -> None:
+    """Raise ConfigError for a text that is not a name."""
+    if not is_node_name(text):
+        raise ConfigError(
+            "name",
+            f"must have 1 to {MAX_NODE_NAME} letters, digits, '.', '_' or '-', and begin with a letter or a digit, got {text!r}",
+        )

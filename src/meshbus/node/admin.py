@@ -31,6 +31,16 @@
     {"do": "pins_reset", "node": …}                         remove the pin of a node; without a node: all pins
     {"do": "policy"}                                        the policy in force: its file, its hash, and its version if signed
     {"do": "policy_apply", "path": …, "by": …}              apply the policy of a file, or read its own file again
+    {"do": "rotate_psk", "path": …, "by": …}                replace the mesh key by that of a file, or read its own file again
+    {"do": "rotate_tokens", "by": …}                        read its token files again
+    {"do": "invite", "name": …, "tags": …, "subnet": …,     make an invite, and return its token and where newcomers join
+     "ttl_s": …, "valid_s": …, "approval": …, "by": …}
+    {"do": "invites"}                                       its invites, with those that are over
+    {"do": "invite_change", "change": …, "invite": …,       approve the newcomer of an invite, or withdraw an invite
+     "by": …}
+    {"do": "revocations"}                                   what issuers of the fleet revoked, and why
+    {"do": "revocations_add", "record": …, "by": …}         put a signed revocation into effect in the whole fleet
+    {"do": "key_of", "node": …}                             the public key of a node, given by its name or id
     {"do": "revoke", "issuer": …, "generation": …}          reject an issuer's older tokens
 
 The answer is {"ok": true, "result": …}, or {"ok": false, "code": …, "fault": …, "problem": …} with the code of the error.
@@ -59,7 +69,8 @@ import msgspec
 from meshbus.config.spelling import Endpoint
 from meshbus.engine.base.batch import Event
 from meshbus.engine.channels.publish import PublishReport
-from meshbus.errors import ConfigError, MeshError
+from meshbus.errors import UNDECODABLE, ConfigError, MeshError
+from meshbus.names.subnet import SubnetId
 from meshbus.node.channels.subscription import Subscription, WhenFull
 from meshbus.node.daemons.daemoninfo import DaemonLine
 from meshbus.node.daemons.daemonrows import DaemonWish, daemon_row, line_row, lines_of, move_row, start_wish
@@ -69,10 +80,12 @@ from meshbus.node.node import Node
 from meshbus.node.payload import payload_row
 from meshbus.node.peers.info import PeerInfo
 from meshbus.node.peers.redial import DialInfo, DialState
+from meshbus.node.policies.revocationrows import record_given, revocation_row
 from meshbus.node.replicas.replicastatus import ReplicaStatus
 from meshbus.node.replicas.replicaverify import ReplicaRange
 from meshbus.node.replying import Replies
 from meshbus.node.unix import MAX_CONNECTIONS, MAX_LINE, LineServer, Stream
+from meshbus.policy.invites import InviteSpec
 from meshbus.wire.constants import MAX_LARGE_EVENT
 
 MAX_U32 = 0xFFFFFFFF
@@ -279,7 +292,77 @@ class ApplyPolicy(Request, frozen=True, tag="policy_apply"):
     path: str | None = None
     """By default the node's own policy file is read again."""
     by: str | None = None
-    """Who asks for it, for the history; by default the user of the node."""
+    """Who asks for it, for the audit log; by default the user of the node."""
+
+
+class RotatePsk(Request, frozen=True, tag="rotate_psk"):
+    """Replace the mesh key."""
+
+    path: str | None = None
+    """By default the node's own psk_file is read again."""
+    by: str | None = None
+    """Who asks for it, for the audit log; by default the user of the node."""
+
+
+class ListRevocations(Request, frozen=True, tag="revocations"):
+    """Return what was revoked."""
+
+
+class AddRevocation(Request, frozen=True, tag="revocations_add"):
+    """Put a signed revocation into effect."""
+
+    record: str
+    by: str | None = None
+    """Who asks for it, for the audit log; by default the user of the node."""
+
+
+class RotateTokens(Request, frozen=True, tag="rotate_tokens"):
+    """Read the token files again."""
+
+    by: str | None = None
+    """Who asks for it, for the audit log; by default the user of the node."""
+
+
+class MakeInvite(Request, frozen=True, tag="invite"):
+    """Make an invite."""
+
+    name: str
+    tags: tuple[str, ...] = ()
+    subnet: str = "global"
+    ttl_s: int = InviteSpec(name="x").ttl_s
+    valid_s: int = InviteSpec(name="x").valid_s
+    approval: bool = False
+    by: str | None = None
+    """Who asks for it, for the audit log; by default the user of the node."""
+
+    def spec(self) -> InviteSpec:
+        """Return what the invite is bound to. Raises ConfigError."""
+        return InviteSpec(
+            name=self.name,
+            tags=self.tags,
+            subnet=SubnetId.parse(self.subnet),
+            ttl_s=self.ttl_s,
+            valid_s=self.valid_s,
+            approval=self.approval,
+        )
+
+
+class ListInvites(Request, frozen=True, tag="invites"):
+    """Return its invites."""
+
+
+class ChangeInvite(Request, frozen=True, tag="invite_change"):
+    """Approve the newcomer of an invite, or withdraw an invite."""
+
+    change: Literal["approve", "withdraw"]
+    invite: str
+    by: str | None = None
+
+
+class KeyOf(Request, frozen=True, tag="key_of"):
+    """Return the public key of a node."""
+
+    node: str
 
 
 class Revoke(Request, frozen=True, tag="revoke"):
@@ -317,6 +400,14 @@ _REQUEST = msgspec.json.Decoder(
     | ResetPins
     | ShowPolicy
     | ApplyPolicy
+    | RotatePsk
+    | RotateTokens
+    | MakeInvite
+    | ListInvites
+    | ChangeInvite
+    | ListRevocations
+    | AddRevocation
+    | KeyOf
     | Revoke
 )
 
@@ -338,7 +429,7 @@ class Admin:
         """Answer one line; an error becomes an answer with `"ok": false`."""
         try:
             return await self._do(_REQUEST.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             return _refuse(ConfigError("request", f"is not a valid command: {error}"))
         except (MeshError, OSError) as error:
             return _refuse(error)
@@ -394,19 +485,41 @@ class Admin:
                 return await self._do_with_replicas(request)
             case ListDaemons() | RunDaemon() | MoveDaemon() | DaemonHistory() | StopDaemon():
                 return await self._do_with_daemons(node.daemons, request)
-            case Pins() | ResetPins() | Revoke():
+            case Pins() | ResetPins() | Revoke() | ListRevocations() | AddRevocation() | KeyOf():
                 return _accept(_do_with_trust(node, request))
-            case ShowPolicy() | ApplyPolicy():
-                return await self._do_with_policy(request)
+            case (
+                ShowPolicy()
+                | ApplyPolicy()
+                | RotatePsk()
+                | RotateTokens()
+                | MakeInvite()
+                | ListInvites()
+                | ChangeInvite()
+            ):
+                return _accept(await self._do_with_fleet(request))
         raise AssertionError(request)  # the decoder accepts no others
 
-    async def _do_with_policy(self, request: ShowPolicy | ApplyPolicy) -> bytes:
+    async def _do_with_fleet(
+        self, request: ShowPolicy | ApplyPolicy | RotatePsk | RotateTokens | MakeInvite | ListInvites | ChangeInvite
+    ) -> object:
         node = self._node
         match request:
             case ShowPolicy():
-                return _accept(policy_row(node))
+                return policy_row(node)
             case ApplyPolicy():
-                return _accept({"changes": await node.apply_policy(request.path, by=request.by)})
+                return {"changes": await node.apply_policy(request.path, by=request.by)}
+            case RotatePsk():
+                return {"changes": await node.rotate_psk(request.path, by=request.by)}
+            case RotateTokens():
+                return {"changes": await node.rotate_tokens(by=request.by)}
+            case MakeInvite():
+                made = await node.invite(request.spec(), by=request.by)
+                return {**msgspec.structs.asdict(made.invite), "token": made.token, "address": made.address}
+            case ListInvites():
+                return node.invites()
+            case ChangeInvite():
+                changes = {"approve": node.approve_invite, "withdraw": node.withdraw_invite}
+                return await changes[request.change](request.invite, by=request.by)
 
     async def _do_with_replicas(self, request: Replicas | ReplicaChange | ReplicaVerify) -> bytes:
         node = self._node
@@ -474,7 +587,7 @@ class Admin:
                 return _accept(None)
 
 
-def _do_with_trust(node: Node, request: Pins | ResetPins | Revoke) -> Any:
+def _do_with_trust(node: Node, request: Pins | ResetPins | Revoke | ListRevocations | AddRevocation | KeyOf) -> Any:
     match request:
         case Pins():
             return [{**_who(node, pinned), "public_key": key.hex()} for pinned, key in node.pins.items()]
@@ -483,6 +596,16 @@ def _do_with_trust(node: Node, request: Pins | ResetPins | Revoke) -> Any:
         case Revoke():
             node.revoke_tokens(_hex(request.issuer, 32, "issuer"), _generation(request.generation))
             return None
+        case ListRevocations():
+            return [revocation_row(record, node.name_of(record.node_id)) for record in node.revocations]
+        case AddRevocation():
+            record = record_given(request.record)
+            new = node.revoke(record, by=request.by)
+            return {"new": new, **revocation_row(record, node.name_of(record.node_id))}
+        case KeyOf():
+            node_id = node.find_node(id_or_name(request.node))
+            key = node.key_of(node_id)
+            return {**_who(node, node_id), "public_key": None if key is None else key.hex()}
 
 
 async def _events(node: Node, subscription: Subscription) -> Stream:
@@ -597,9 +720,14 @@ def status_row(node: Node) -> dict[str, Any]:
         "noise_public_key": node.noise_public_key.hex(),
         "address": node.address,
         "subnet": str(node.config.subnet),
+        "certified_until": node.certificate and _time(node.certificate.not_after),
+        "join_address": node.join_address,
         "nat": str(node.mesh.nat.nat),
         "reflex": node.mesh.nat.reflex and str(node.mesh.nat.reflex),
         "peers": len(node.peers),
+        "revoked": [record.what.word for record in node.revocations if record.node_id == node.node_id],
+        "revocations": len(node.revocations),
+        "revocations_saved": node.revocations_saved,
         "uptime_s": round(node.uptime_s, 1),
     }
 
@@ -607,22 +735,38 @@ def status_row(node: Node) -> dict[str, Any]:
 def peer_rows(node: Node) -> list[dict[str, Any]]:
     """Return the peers of a node, and those that it dials, as JSON objects."""
     dials = {dial.node_id: dial for dial in node.dialing if dial.state is not DialState.CONNECTED}
+    lost = _lost(node)
     # A failed peer still has a session while it is dialed.
-    rows = [{**peer_row(peer), **_tries(dials.pop(peer.node_id, None))} for peer in node.peers]
+    rows = [
+        {**peer_row(peer), **lost.get(peer.node_id, {}), **_tries(dials.pop(peer.node_id, None))} for peer in node.peers
+    ]
     for node_id, dial in dials.items():
-        rows.append({**_who(node, node_id), "address": dial.address, "health": str(dial.state), **_tries(dial)})
+        dialed = {**_who(node, node_id), "address": dial.address, "health": str(dial.state)}
+        rows.append({**dialed, **lost.get(node_id, {}), **_tries(dial)})
     return rows
+
+
+def _lost(node: Node) -> dict[int, dict[str, list[str]]]:
+    """Return what was revoked of nodes, by their id; those that have all their rights are not there."""
+    lost: dict[int, dict[str, list[str]]] = {}
+    for record in node.revocations:
+        lost.setdefault(record.node_id, {"revoked": []})["revoked"].append(record.what.word)
+    return lost
 
 
 def _tries(dial: DialInfo | None) -> dict[str, Any]:
     if dial is None:
         return {}
     return {
-        "since": datetime.fromtimestamp(dial.since_ns // 1_000_000_000, UTC).isoformat(),
+        "since": _time(dial.since_ns // 1_000_000_000),
         "tries": dial.tries,
         "next_try_s": None if dial.next_try_s is None else round(dial.next_try_s, 1),
         "last_error": dial.last_error,
     }
+
+
+def _time(unix_s: int) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).isoformat()
 
 
 def peer_row(peer: PeerInfo) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,10 @@ from meshbus.engine.base.notices import (
     PeerSecured,
     PolicyArrived,
     Requested,
+    RevocationTaken,
     SessionUp,
+    TokenIssued,
+    TokenRenewed,
 )
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.publish import PublishConfig
@@ -50,8 +53,6 @@ from meshbus.engine.core import Engine
 from meshbus.engine.session.negotiate import Profile
 from meshbus.engine.settings import PolicySettings
 from meshbus.errors import (
-    AuthError,
-    AuthFault,
     ConfigError,
     LocalProtocolError,
     SlowConsumer,
@@ -60,6 +61,7 @@ from meshbus.errors import (
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.nodename import NAME_KEY
+from meshbus.node.audit import this_user
 from meshbus.node.channels.answer import Answers, Handler
 from meshbus.node.channels.channelinfo import ChannelInfo, channels_known
 from meshbus.node.channels.historyreader import HistoryReader
@@ -68,6 +70,7 @@ from meshbus.node.channels.publisher import ChannelPublisher, PublishOptions, by
 from meshbus.node.channels.standing import Standing
 from meshbus.node.channels.subscribers import Subscribers, SubscriptionSpec
 from meshbus.node.channels.subscription import MAX_BYTES, MAX_EVENTS, OVERRUN, Subscription, WhenFull
+from meshbus.node.channels.tokenkeeper import TokenKeeper
 from meshbus.node.daemons.branchfiles import BranchFiles
 from meshbus.node.daemons.coordinating import Coordinating
 from meshbus.node.daemons.daemonhosting import Around, DaemonHosting
@@ -78,6 +81,10 @@ from meshbus.node.driving.setup import engine_settings, wall
 from meshbus.node.driving.udp import UdpSocket
 from meshbus.node.driving.waiter import Waiter
 from meshbus.node.driving.warmup import keep_memory
+from meshbus.node.invites.grants import Grants, NodeState
+from meshbus.node.invites.invites import Invites, NewInvite
+from meshbus.node.invites.inviting import InviteInfo, Inviting
+from meshbus.node.invites.joinlistener import JoinListener
 from meshbus.node.logs.census import Census, open_census
 from meshbus.node.logs.logs import NO_LOGS, Logs, open_logs
 from meshbus.node.logs.pageserver import PageServer
@@ -89,8 +96,10 @@ from meshbus.node.peers.meshview import MeshView
 from meshbus.node.peers.noticelog import Notice, NoticeLog, PolicyChanged
 from meshbus.node.peers.pinfile import PinWriter, load_pins
 from meshbus.node.peers.redial import DialInfo, Redialer
-from meshbus.node.policies.history import this_user
 from meshbus.node.policies.keeper import PolicyKeeper, Via, first_policy, settings_of
+from meshbus.node.policies.meshkey import MeshKeyKeeper
+from meshbus.node.policies.revocationfile import load_revocations
+from meshbus.node.policies.revocationkeeper import RevocationKeeper
 from meshbus.node.replicas import replicastaff, replicaverify
 from meshbus.node.replicas.replicamember import ReplicaMember
 from meshbus.node.replicas.replicas import Replicas
@@ -101,10 +110,13 @@ from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet, member_of
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
+from meshbus.policy.invites import InviteSpec
 from meshbus.policy.reason import Reason
+from meshbus.wire.certificate import Certificate
 from meshbus.wire.constants import STREAM_WINDOW
 from meshbus.wire.messages.address import numeric
 from meshbus.wire.messages.redex import chain_of, channel_id
+from meshbus.wire.messages.revocation import Revocation
 from meshbus.wire.messages.token import PermissionToken
 
 INBOX = "(inbox)"
@@ -138,7 +150,7 @@ class _Parts:
         live: Live,
         logs: Logs | None,
         subscribers: Subscribers,
-        tokens: Sequence[tuple[PermissionToken, ...]],
+        tokens: TokenKeeper,
         notice: Callable[[Notice], None],
         subscribe: Callable[[SubscriptionEntry], Subscription],
         pins: Path | None,
@@ -148,7 +160,8 @@ class _Parts:
         self.logs = logs
         self.dialer = Dialer(live)
         self.redialer = Redialer(live, self.dialer, notice, SystemRandom().random)
-        self.joiner = Joiner(live, subscribers, tokens)
+        self.tokens = tokens
+        self.joiner = Joiner(live, subscribers, tokens.chains)
         self.reader = HistoryReader(live, logs)
         self.pages = PageServer(live, logs)
         self.answers = Answers(live)
@@ -161,6 +174,9 @@ class _Parts:
         self.recording: Recording | None = None
         self.census: Census | None = None
         self.policies: PolicyKeeper | None = None
+        self.mesh_key: MeshKeyKeeper | None = None
+        self.invites: Invites | None = None
+        self.revocations: RevocationKeeper | None = None
 
 
 class Node:
@@ -172,8 +188,11 @@ class Node:
         self.identity = config.load_identity() if identity is None else identity
         # The file beside an identity that is not used is not this node's.
         self._pins_path = config.pins_path() if identity is None else config.pins
-        self._psk = config.load_psk()
+        self._revocations_path = config.revocations_path() if identity is None else config.revocations
+        self._mesh_key = config.load_mesh_key()
         self._policy_file = first_policy(config)
+        self._issuer = config.load_issuer()
+        self._certificate = config.load_certificate(self.identity.entity_id)
         self._tokens = list(config.load_tokens())
         self._subscribers = Subscribers()
         self._notices = NoticeLog()
@@ -225,10 +244,13 @@ class Node:
                 if opened is not None:
                     await asyncio.to_thread(opened.close)
             raise
+        tokens = TokenKeeper(live, self.config, self._tokens, self._notice)
         self._parts = _Parts(
-            live, logs, self._subscribers, self._tokens, self._notice, self._subscribe_entry, self._pins_path
+            live, logs, self._subscribers, tokens, self._notice, self._subscribe_entry, self._pins_path
         )
         self._parts.policies = PolicyKeeper(live, self.config, self._policy_file, self._notice)
+        self._parts.mesh_key = MeshKeyKeeper(live, self.config, self._mesh_key, self._notice)
+        self._parts.revocations = RevocationKeeper(live, self.config, self._revocations_path)
         self._parts.census = None if book is None else Census(live.engine, self.config, book)
         if any(entry.replicas for entry in self.config.channels):
             self._parts.replicas = Replicas(live, self.config, logs, self._names)
@@ -240,6 +262,9 @@ class Node:
                 await self._open_daemons(self._parts)
             self._begin(self._parts)
             await self._parts.policies.start()
+            if self._issuer is not None:
+                self._parts.invites = self._make_invites(live, self._issuer)
+                await self._parts.invites.start()
         except BaseException:
             await self.close()  # a configuration that cannot be used must not keep the port
             raise
@@ -247,12 +272,17 @@ class Node:
     async def _make_live(self, counters: Counters) -> Live:
         bind, buffer = self.config.bind, self.config.receive_buffer_bytes
         pins = {} if self._pins_path is None else await asyncio.to_thread(load_pins, self._pins_path)
+        place = self._revocations_path
+        revocations = () if place is None else await asyncio.to_thread(load_revocations, place)
         listen = partial(UdpSocket.bind, bind.host, bind.port, receive_buffer=buffer, counters=counters)
         # Looking up a name may take long, and other nodes may be on this loop.
         socket = listen() if numeric((bind.host, bind.port)) else await asyncio.to_thread(listen)
+        settings = engine_settings(
+            self.config, self._mesh_key, socket.receive_buffer, socket.address, pins, self._first_policy()
+        )
         engine = Engine(
             self.identity,
-            engine_settings(self.config, self._psk, socket.receive_buffer, socket.address, pins, self._first_policy()),
+            msgspec.structs.replace(settings, revocations=revocations),
             now=Driver.now(),
             wall=wall,
             entropy=os.urandom,
@@ -269,13 +299,13 @@ class Node:
 
     def _begin(self, parts: _Parts) -> None:
         for chain in self._tokens:
-            self._use_token(chain)
+            parts.tokens.use(chain)
         registry = self._first_policy().channels
         if registry is not None:
             self.set_channel_configs(registry)
         for node_id in self.config.accept:
             parts.live.engine.handshakes.accept(node_id, once=False)
-        parts.recording = start_recording(parts.live.engine, self.config, self._psk)
+        parts.recording = start_recording(parts.live.engine, self.config, self._mesh_key.root)
         self.announce(self.config.capabilities())
         for entry in self.config.peers:
             target = Target.of(
@@ -288,6 +318,20 @@ class Node:
             parts.replicas.start()
         if parts.daemons is not None:
             start_configured(*parts.daemons)
+
+    def _make_invites(self, live: Live, issuer: Identity) -> Invites:
+        counters = live.engine.counters
+        listens = Endpoint(*live.driver.socket.address[:2])
+        state = NodeState(
+            psk=lambda: live.engine.mesh_keys.current,
+            trusted_issuers=lambda: self.policy.trusted_issuers,
+            address=lambda: listens,
+            revoked=lambda node_id: node_id in live.engine.revocations.nodes,
+            psk_root=self._mesh_key.root,
+        )
+        inviting = Inviting(self.config, self.identity, Grants(self.config, issuer, state), counters, self._notice)
+        bind = self.config.join_bind or listens
+        return Invites(inviting, JoinListener(bind, inviting, counters))
 
     async def _open_daemons(self, parts: _Parts) -> None:
         around = Around(
@@ -305,7 +349,7 @@ class Node:
         )
         hosting = DaemonHosting(around)
         parts.connecting = Connecting(parts.live, parts.dialer)
-        parts.daemons = hosting, Daemons(hosting, self._psk, self._find_node, parts.connecting.connect)
+        parts.daemons = hosting, Daemons(hosting, self._mesh_key.root, self._find_node, parts.connecting.connect)
         await hosting.open(parts.connecting.begin)
         folder = self.config.daemons_dir
         assert folder is not None
@@ -336,8 +380,13 @@ class Node:
             await parts.coordinating.close()
         if parts.connecting is not None:
             parts.connecting.close()
+        if parts.invites is not None:
+            await parts.invites.close()
         if parts.policies is not None:
             await parts.policies.close()
+        if parts.mesh_key is not None:
+            await parts.mesh_key.close()
+        await parts.tokens.close()
         parts.standing.cancel()
         parts.redialer.cancel()
         for subscription in (*self._subscribers.subscriptions(), *parts.reader.subscriptions()):
@@ -354,6 +403,8 @@ class Node:
         self._parts = None
         parts.live.close()
         await parts.pins.close()
+        if parts.revocations is not None:
+            await parts.revocations.close()
         parts.answers.cancel()
         await stop_recording(parts.recording)
         self._notices.close()
@@ -661,7 +712,7 @@ class Node:
     def add_token(self, token: PermissionToken | Iterable[PermissionToken]) -> None:
         """Add a token or a chain of tokens: presented to publishers that require one, and used for our own publishing."""
         chain = (token,) if isinstance(token, PermissionToken) else tuple(token)
-        self._use_token(chain)
+        self._opened.tokens.use(chain)
         self._tokens.append(chain)
 
     @property
@@ -704,9 +755,7 @@ class Node:
             return ReplicatedPublisher(name, chosen, lambda: self.live, replicated)
         log = None if parts.logs is None else parts.logs.of_published(name)
         parts.live.act(lambda engine, now, out: engine.open_channel(name, now, out))
-        return ChannelPublisher(
-            name, chosen, lambda: self._opened.live, log, on_close=lambda: self._close_channel(name)
-        )
+        return ChannelPublisher(name, chosen, self._running, log, on_close=lambda: self._close_channel(name))
 
     async def subscribe_channel(
         self, publisher: int, channel: str, *, token: bytes = b"", queue_group: str = ""
@@ -827,10 +876,92 @@ class Node:
 
         It takes effect at one moment, and no session ends. The policy of another file is copied to `policy_file`. Raises
         ConfigError, and changes nothing, if the policy is not valid or this node has no `policy_file`. `by` is the user
-        that the history names, by default the user of this process.
+        that the audit log names, by default the user of this process.
         """
         who = this_user() if by is None else by
         return await self._policies.apply(None if path is None else Path(path), by=who, via=via)
+
+    async def rotate_psk(
+        self, path: Path | str | None = None, *, by: str | None = None, via: Via = Via.APPLY
+    ) -> tuple[str, ...]:
+        """Replace the mesh key by that of a file, or read `psk_file` again; return what changed, in words.
+
+        No session ends: both keys are accepted until the window that the file names is over. Another file is copied to
+        `psk_file`. Raises ConfigError, and changes nothing, if the key does not follow from the one in force.
+        """
+        keeper = self._opened.mesh_key
+        assert keeper is not None, "an open node has one"
+        who = this_user() if by is None else by
+        return await keeper.apply(None if path is None else Path(path), by=who, via=str(via))
+
+    async def rotate_tokens(self, *, by: str | None = None, via: Via = Via.APPLY) -> tuple[str, ...]:
+        """Read the files of `tokens` again, use those that were replaced, and return what changed, in words.
+
+        Subscriptions that rest on an old token go on with the new one. Raises ConfigError, and changes nothing, if a file is
+        not a token, or its signature is wrong.
+        """
+        return await self._opened.tokens.reload(by=this_user() if by is None else by, via=str(via))
+
+    # ── invites ─────────────────────────────────────────────────────────────────────────────
+
+    async def invite(self, spec: InviteSpec, *, by: str | None = None) -> NewInvite:
+        """Make an invite: a token by which one new node can join, once and in time (`meshbus.join`).
+
+        Raises ConfigError if this node has no `issuer_key`, or cannot listen for newcomers. `by` is the user that the audit
+        log names, by default the user of this process.
+        """
+        return await self._invites.invite(spec, this_user() if by is None else by)
+
+    def invites(self) -> list[InviteInfo]:
+        """Return the invites of this node, the oldest first, with those that are over. Raises ConfigError if it cannot invite."""
+        return self._invites.infos()
+
+    async def approve_invite(self, invite: str, *, by: str | None = None) -> InviteInfo:
+        """Approve the newcomer that presented an invite, given by its id. Raises ConfigError if no newcomer waits."""
+        return await self._invites.approve(invite, this_user() if by is None else by)
+
+    async def withdraw_invite(self, invite: str, *, by: str | None = None) -> InviteInfo:
+        """Withdraw an invite, given by its id, so that no node can use it. Raises ConfigError if it is over."""
+        return await self._invites.withdraw(invite, this_user() if by is None else by)
+
+    @property
+    def join_address(self) -> str | None:
+        """Where newcomers join, as `host:port` (TCP); None while no invite is open."""
+        invites = self._opened.invites
+        return None if invites is None else invites.address
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """What an issuer of the fleet certified about this node when it joined; None if it did not join by an invite."""
+        return self._certificate
+
+    # ── revocation ──────────────────────────────────────────────────────────────────────────
+
+    @property
+    def revocations(self) -> list[Revocation]:
+        """What issuers of the fleet revoked, as far as this node knows."""
+        return list(self.live.engine.revocations)
+
+    @property
+    def revocations_saved(self) -> bool | None:
+        """Whether all revocations are on disk, so that a restart forgets none; None if this node keeps no file of them."""
+        return self._revocation_keeper.saved
+
+    def revoke(self, record: Revocation, *, by: str | None = None) -> bool:
+        """Put a signed revocation into effect at once, here and in the whole fleet; return False if it is known already.
+
+        Sessions, subscriptions, readers and requests that it ends are gone when this returns. Raises ConfigError if this node
+        has no `policy_issuers`, AuthError if none of them signed the record, and LocalProtocolError if there is no room. `by`
+        is the user that the audit log names, by default the user of this process.
+        """
+        return self._revocation_keeper.revoke(record, this_user() if by is None else by)
+
+    def key_of(self, node_id: int) -> bytes | None:
+        """Return the public key of a node that this one has heard of, or None."""
+        if node_id == self.node_id:
+            return self.public_key
+        engine = self.live.engine
+        return engine.directory.pinned(node_id) or engine.secure.pins.get(node_id)
 
     # ── requests ────────────────────────────────────────────────────────────────────────────
 
@@ -855,7 +986,13 @@ class Node:
     @property
     def live(self) -> Live:
         """The running engine and its driver; for the rooms above and for tests."""
-        return self._opened.live
+        return self._running()
+
+    def _running(self) -> Live:
+        # Not by way of `_opened`: every single publish calls this.
+        if self._parts is None:
+            raise LocalProtocolError(NOT_OPEN)
+        return self._parts.live
 
     @property
     def _opened(self) -> _Parts:
@@ -868,6 +1005,21 @@ class Node:
         policies = self._opened.policies
         assert policies is not None, "it is there from the start on"
         return policies
+
+    @property
+    def _invites(self) -> Invites:
+        invites = self._opened.invites
+        if invites is None:
+            raise ConfigError(
+                "issuer_key", "is not set, so this node cannot invite others; set it to the identity file of an issuer"
+            )
+        return invites
+
+    @property
+    def _revocation_keeper(self) -> RevocationKeeper:
+        keeper = self._opened.revocations
+        assert keeper is not None, "it is there from the start on"
+        return keeper
 
     def _subscribe_entry(self, entry: SubscriptionEntry) -> Subscription:
         return self.subscribe(entry.topic, publisher=entry.publisher, queue_group=entry.queue_group)
@@ -890,19 +1042,12 @@ class Node:
 
     def _find_node(self, text: str) -> int | None:
         own = {} if self.config.name is None else {self.node_id: self.config.name}
-        return node_named(text, {**dict(self._names.items()), **own})
+        revoked = () if self._parts is None else self.live.engine.revocations.nodes
+        return node_named(text, {**dict(self._names.items()), **own}, revoked)
 
     def _close_channel(self, channel: ChannelName) -> None:
         if self._parts is not None:
             self._parts.live.act(lambda engine, _now, out: engine.close_channel(channel, out))
-
-    def _use_token(self, chain: tuple[PermissionToken, ...]) -> None:
-        """Use a token for our own publishing too, if we would trust it when presented by others."""
-        try:
-            self.live.engine.tokens.insert_chain(chain)
-        except AuthError as error:
-            if error.fault is not AuthFault.NOT_AUTHORIZED:
-                raise
 
     def _notice(self, event: Notice) -> None:
         if isinstance(event, PolicyChanged) and self.mesh.is_gateway != self._announced[1]:
@@ -919,10 +1064,11 @@ class Node:
             self._parts.live.driver.wake(waiter)
 
     def _deliver(self, parts: _Parts, batch: EventBatch) -> None:
-        self._received_events += len(batch)
-        self._received_bytes += batch.nbytes
+        events, nbytes = len(batch), batch.nbytes
+        self._received_events += events
+        self._received_bytes += nbytes
         if batch.channel is not None:
-            parts.live.received.add(batch.channel, len(batch), batch.nbytes)
+            parts.live.received.add(batch.channel, events, nbytes)
         if parts.live.timings is not None and batch.reading is None and (times := batch.event_times()) is not None:
             parts.live.timings.delivery.observe_all((batch.received_ns - times) / 1e9)
         if parts.logs is not None:
@@ -975,8 +1121,12 @@ class Node:
                 parts.reader.take(event)
             case PeerRecovered(node_id=node_id):
                 parts.joiner.recovered(node_id)
+            case TokenRenewed() | TokenIssued():
+                parts.tokens.take(event)
             case PeerSecured(pinned=True):
                 parts.pins.changed()
+            case RevocationTaken():
+                self._revocation_keeper.take(event)
             case Acked():
                 parts.joiner.acked(event)
             case Matched():

@@ -46,6 +46,8 @@ class NodeOptions(TypedDict, total=False):
     max_channels_per_peer: int | None
     token_sweep_s: float | None
     trusted_issuers: Sequence[bytes | str] | None
+    renew_tokens_s: int | None
+    renew_issuers: Sequence[bytes | str] | None
     compat_any_issuer: bool | None
     require_signed_announcements: bool | None
     announce_channels: NamedChannels | str | None
@@ -55,6 +57,10 @@ class NodeOptions(TypedDict, total=False):
     compat_short_sync: bool | None
     policy_file: Path | str | None
     policy_issuers: Sequence[bytes | str] | None
+    audit_log: Path | str | None
+    issuer_key: Path | str | None
+    join_bind: Endpoint | str | None
+    certificate: Path | str | None
     gateway: bool | None
     peer_subnets: Sequence[SubnetId | str] | None
     unknown_channels: UnknownChannels | str | None
@@ -67,6 +73,7 @@ class NodeOptions(TypedDict, total=False):
     profile: bool | None
     secure: SecureMode | str | None
     pins: Path | str | None
+    revocations: Path | str | None
     log_dir: Path | str | None
     record_packets: bool | None
     record_sampling: int | None

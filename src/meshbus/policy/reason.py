@@ -70,6 +70,8 @@ class Reason(Enum):
         "The next hop is the neighbor that the packet came from; routes are changing, or the two nodes disagree about the path.")
     CROWDED = 20, "drop", "transit_crowded", (
         "The gateway let the packet pass, but the queue of packets waiting for the socket was full; reduce the traffic through this node.")
+    REVOKED = 21, "drop", "transit_revoked", (
+        "The origin or the destination of the packet was revoked; `meshbus revoke ls` shows by whom and why.")
 
     # ── arrival: packets for this node ──────────────────────────────────────────────────────
 
@@ -89,6 +91,8 @@ class Reason(Enum):
         "Nothing here is subscribed to the publication; packets that were under way when a subscription ended are normal.")
     INSECURE = 39, "drop", "insecure", (
         "The packet came under keys that every holder of the mesh key can compute, from a peer that must be secure; look for an attack, or for a change of the peer's settings.")
+    REVOKED_PUBLISHER = 40, "drop", "revoked_publisher", (
+        "The peer may not publish any more, because its key was revoked; `meshbus revoke ls` shows by whom and why.")
     UNREADABLE = 0, "drop", "unreadable", (
         "The datagram is of no known kind; look for another program that sends to this port.")
     EMPTY = 0, "drop", "empty", (
@@ -161,8 +165,24 @@ class Reason(Enum):
         "The node id inside the handshake is not the one in its routing header, or is this node's own; look for two nodes with one identity.")
     HANDSHAKE_UNVERIFIED = 0, "drop", "handshake_unverified", (
         "The handshake cannot be decrypted with this node's keys; check the mesh key and the public key of the peer.")
+    HANDSHAKE_RETIRED_KEY = 0, "drop", "handshake_retired_key", (
+        "A handshake uses the previous mesh key, whose window is over; give the node there the new key.")
     HANDSHAKE_UNEXPECTED = 0, "drop", "handshake_unexpected", (
         "A handshake came that nothing here waits for; the answer was late, or this node does not accept the peer.")
+    REFUSE_RETIRED_KEY = 0, "refuse", "retired_key", (
+        "The session of a peer began with the previous mesh key, whose window is over, and the peer did not prove the new one; give it the new key.")
+    ROTATION_MALFORMED = 0, "drop", "rotation_malformed", (
+        "A message about a new secret cannot be read; check the version of the peer.")
+    ROTATION_INSECURE = 0, "drop", "rotation_insecure", (
+        "A message about a new secret came in a session that is not secure, where it counts for nothing; set secure to auto or require at both nodes.")
+    ROTATION_UNKNOWN_KEY = 0, "drop", "rotation_unknown_key", (
+        "A peer proves another mesh key than the current one here; normal while a mesh changes its key and this node has not got the new one yet.")
+    ROTATION_UNSENT = 0, "drop", "rotation_unsent", (
+        "A message about a new secret was not sent because too much waits for the peer; its session begins again when the window ends, and a renewal is asked for again.")
+    RENEWAL_UNEXPECTED = 0, "drop", "renewal_unexpected", (
+        "A renewed token, or a refusal to renew one, came that does not belong to a token of this node; one that is late is normal.")
+    REFUSE_RENEWAL = 0, "refuse", "renewal", (
+        "A peer asked this node to renew a token, and was refused; its notice token_not_renewed says why.")
     REFUSE_HANDSHAKE_NOT_ADMITTED = 0, "refuse", "handshake_not_admitted", (
         "The node's settings do not admit this initiator; add it to the accepted nodes if it should connect.")
     REFUSE_LIVE_SESSION = 0, "refuse", "live_session", (
@@ -590,7 +610,61 @@ class Reason(Enum):
     POLICY_UNSENT = 0, "drop", "policy_unsent", (
         "A message about the policy of the fleet was not sent because too much waits for the peer; it is repeated.")
     REFUSE_POLICY = 0, "refuse", "policy", (
-        "The policy of the fleet cannot be applied at this node, which keeps the old one; see its history for the reason.")
+        "The policy of the fleet cannot be applied at this node, which keeps the old one; see its audit log for the reason.")
+
+    # ── joining (node/invites/) ─────────────────────────────────────────────────────────────
+
+    REFUSE_JOIN_UNKNOWN = 0, "refuse", "join_unknown", (
+        "This node has no such invite: it is of another node, or was over long ago; check the address, or make a new one with `meshbus invite`.")
+    REFUSE_JOIN_PROOF = 0, "refuse", "join_proof", (
+        "A newcomer did not prove that it has the token of an invite, or the key that it wants to join with; copy the token again, and look for an attack if this continues.")
+    REFUSE_JOIN_OTHER_KEY = 0, "refuse", "join_other_key", (
+        "Another node has used this invite first; if that was not yours, the token was stolen: find that node in the audit log, and make a new invite.")
+    REFUSE_JOIN_USED = 0, "refuse", "join_used", (
+        "The invite was used already, by this node; start it with the files from then, or make a new invite.")
+    REFUSE_JOIN_EXPIRED = 0, "refuse", "join_expired", (
+        "The invite was not used in time; make a new one with `meshbus invite`.")
+    REFUSE_JOIN_WITHDRAWN = 0, "refuse", "join_withdrawn", (
+        "An operator withdrew the invite; ask for a new one.")
+    REFUSE_JOIN_ISSUER = 0, "refuse", "join_issuer", (
+        "The invite was made under another issuer than the one that signs for this node now; make a new one.")
+    REFUSE_JOIN_STORAGE = 0, "refuse", "join_storage", (
+        "The inviting node cannot write its invites or its audit log, and admits no node without; look at its disk, and try again.")
+    REFUSE_JOIN_BUSY = 0, "refuse", "join_busy", (
+        "Too many connections of newcomers are open, of all or of one host; try again in a moment, and look for an attack if this continues.")
+    REFUSE_JOIN_THROTTLED = 0, "refuse", "join_throttled", (
+        "A host was refused too often within a minute, and is not answered for a while; find out why it was refused before.")
+    JOIN_MALFORMED = 0, "drop", "join_malformed", (
+        "Bytes that are not a request to join came to the address for newcomers; look for another program, or a scan of ports.")
+    JOIN_TIMEOUT = 0, "drop", "join_timeout", (
+        "A newcomer connected and did not send its request or its confirmation in time; a single one is harmless.")
+
+    # ── revocation ──────────────────────────────────────────────────────────────────────────
+
+    REVOCATION_MALFORMED = 0, "drop", "revocation_malformed", (
+        "A message about revocations cannot be read; check the version of the peer.")
+    REVOCATION_KNOWN = 0, "drop", "revocation_known", (
+        "A neighbor sent a revocation that this node has already; normal, because several neighbors send each of them.")
+    REVOCATION_ISSUER = 0, "drop", "revocation_issuer", (
+        "A neighbor sent a revocation of an issuer that is not trusted here; check policy_issuers on both nodes.")
+    REVOCATION_SIGNATURE = 0, "drop", "revocation_signature", (
+        "The signature of a revocation is wrong; look at the neighbor, which may be an attacker.")
+    REVOCATION_OVER = 0, "drop", "revocation_over", (
+        "A neighbor sent the revocation of a token that expired long ago; check the clocks of both nodes if this continues.")
+    REVOCATION_FULL = 0, "drop", "revocation_full", (
+        "This node holds as many revocations as it can, so a new one was refused; an issuer of the fleet has signed too many, so look at what it does.")
+    REVOCATION_UNSENT = 0, "drop", "revocation_unsent", (
+        "A message about revocations was not sent because too much waits for the peer; it is repeated.")
+    REFUSE_REVOKED = 0, "refuse", "revoked", (
+        "A node was refused because its key was revoked; `meshbus revoke ls` shows by whom and why.")
+    REFUSE_REVOCATION = 0, "refuse", "revocation", (
+        "A revocation is in effect, but could not be written to disk, so that a restart would forget it; check the disk.")
+    LAPSE_REVOKED = 0, "lapse", "revoked", (
+        "A subscription ended because the key of its subscriber was revoked; `meshbus revoke ls` shows by whom and why.")
+    ANNOUNCEMENT_REVOKED = 0, "drop", "announcement_revoked", (
+        "An announcement is about a node whose key was revoked, and is neither kept nor forwarded.")
+    PINGWAVE_REVOKED = 0, "drop", "pingwave_revoked", (
+        "A pingwave is of a node whose key was revoked, and leads nowhere.")
 
     # ── ZeroMQ edge ─────────────────────────────────────────────────────────────────────────
 
@@ -638,6 +712,6 @@ RECORDED: Final[dict[int, Reason]] = {reason.code: reason for reason in Reason i
 """The reasons that packet files carry, by code."""
 
 BEFORE_GATEWAY: Final = frozenset(
-    reason.code for reason in (Reason.NO_ROUTE, Reason.OWN, Reason.STRANGER, Reason.RETURNING)
+    reason.code for reason in (Reason.NO_ROUTE, Reason.OWN, Reason.STRANGER, Reason.RETURNING, Reason.REVOKED)
 )
 """Codes of packets for other nodes that were dropped before the gateway judged them."""

@@ -34,6 +34,8 @@ class SubprotocolRegistry:
 
     def __init__(self) -> None:
         self._descriptors: dict[int, SubprotocolDescriptor] = {}
+        self._unannounced: set[int] = set()
+        """Ids that have no capability tag."""
 
     @classmethod
     def with_defaults(cls) -> SubprotocolRegistry:
@@ -46,10 +48,12 @@ class SubprotocolRegistry:
     def __len__(self) -> int:
         return len(self._descriptors)
 
-    def register(self, descriptor: SubprotocolDescriptor, *, replace: bool = False) -> SubprotocolDescriptor | None:
+    def register(
+        self, descriptor: SubprotocolDescriptor, *, replace: bool = False, announced: bool = True
+    ) -> SubprotocolDescriptor | None:
         """Register a subprotocol. With `replace`, it replaces the one with the same id, which is returned.
 
-        Raises RegistryError if the id is reserved, or if it is registered and `replace` is not set.
+        One that is not `announced` is in the manifest, but has no capability tag. Raises RegistryError if the id is reserved, or if it is registered and `replace` is not set.
         """
         # subprotocols.md §5: the reference replaces silently. A duplicate or reserved id is more likely a mistake.
         if is_reserved(descriptor.id):
@@ -62,6 +66,7 @@ class SubprotocolRegistry:
                 f"already registered as {previous}; choose another id or replace it",
             )
         self._descriptors[descriptor.id] = descriptor
+        (self._unannounced.discard if announced else self._unannounced.add)(descriptor.id)
         return previous
 
     def unregister(self, subprotocol_id: int) -> SubprotocolDescriptor | None:
@@ -86,8 +91,8 @@ class SubprotocolRegistry:
         return [self._descriptors[subprotocol_id] for subprotocol_id in sorted(self._descriptors)]
 
     def capability_tags(self) -> list[str]:
-        """Return the capability tags of the handled subprotocols, sorted by id."""
-        return [capability_tag(descriptor.id) for descriptor in self._handled()]
+        """Return the capability tags of the handled subprotocols that are announced, sorted by id."""
+        return [capability_tag(one.id) for one in self._handled() if one.id not in self._unannounced]
 
     def enrich_capabilities(self, capabilities: CapabilitySet) -> CapabilitySet:
         """Return the capabilities with the tags of the handled subprotocols."""
@@ -112,6 +117,9 @@ class Mismatch(msgspec.Struct, frozen=True):
     id: int
     local_version: SubprotocolVersion
     remote_version: SubprotocolVersion
+
+    def __str__(self) -> str:
+        return f"0x{self.id:04x} (here {self.local_version}, there {self.remote_version})"
 
 
 class NegotiatedSet(msgspec.Struct, frozen=True):

@@ -6,7 +6,8 @@ A signature proves only who signed. The rules of trust (policy.md §7.5):
 - A token of another issuer counts only with a chain of parents up to a root (`verify_chain`): the subject of each parent
   is the issuer of the next token, each parent may delegate, with a greater depth than its child, and no child exceeds
   its parent in scope, channel or time.
-- A token whose generation is below the floor of its issuer is revoked, and so is every token below it in a chain.
+- A token whose generation is below the floor of its issuer is revoked, and so is one that a record of the fleet names
+  (policy/revocations.py), and every token below it in a chain.
 
 With `any_issuer` the first two rules do not apply, and the cache behaves as on a 0.23 node: anyone may issue any token,
 and a new token replaces an old one of the same scope, whatever its content. It is for parity tests, and for networks
@@ -20,6 +21,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from meshbus.errors import AuthError, AuthFault
+from meshbus.names.channel import hash_name, prefixes_of
 from meshbus.policy.bound import Bound, By
 from meshbus.wire.messages.token import MAX_CHAIN, PermissionToken, Scope
 
@@ -70,6 +72,10 @@ class TokenCache:
         """Number of tokens for which there was no room."""
         self._slots: dict[_Slot, list[Chain]] = {}
         self._floors: dict[bytes, int] = {}
+        self._has_prefixes = False
+        """Whether a token for a prefix was ever kept; until then, no name is cut into its prefixes."""
+        self._revoked: dict[bytes, int] = {}
+        """When tokens that were revoked one by one expire, by their signed bytes."""
 
     def __len__(self) -> int:
         return sum(map(len, self._slots.values()))
@@ -114,19 +120,19 @@ class TokenCache:
             _check_signature(token)
         return Presented(self, tuple(tokens))
 
-    def check(self, subject: bytes, action: int, channel_hash: int, now: float) -> bool:
-        """Return whether a cached token permits the subject an action on a channel now."""
-        for chain in self._candidates(subject, channel_hash):
-            if chain[-1].authorizes(action, channel_hash) and self._counts(chain, now):
+    def check(self, subject: bytes, action: int, channel: str | int, now: float) -> bool:
+        """Return whether a cached token permits the subject an action on a channel, given by name or hash, now."""
+        for chain in self._candidates(subject, channel):
+            if chain[-1].authorizes(action, channel) and self._counts(chain, now):
                 return True
         return False
 
-    def permitted_until(self, subject: bytes, action: int, channel_hash: int, now: float) -> int:
+    def permitted_until(self, subject: bytes, action: int, channel: str | int, now: float) -> int:
         """Return the time at which the last of the tokens that permit the action now expires, or 0 if there is none."""
         ends = (
             chain[-1].not_after + self.skew_s
-            for chain in self._candidates(subject, channel_hash)
-            if chain[-1].authorizes(action, channel_hash) and self._counts(chain, now)
+            for chain in self._candidates(subject, channel)
+            if chain[-1].authorizes(action, channel) and self._counts(chain, now)
         )
         return max(ends, default=0)
 
@@ -138,6 +144,19 @@ class TokenCache:
         # policy.md §7.4: in the order of insertion.
         return next((chain[-1] for chain in chains if self._counts(chain, now)), chains[0][-1])
 
+    def renew(self, token: PermissionToken) -> bool:
+        """Replace a kept token of a root by one of a root that follows it; return whether there was one.
+
+        Raises AuthError if the signature is wrong or the issuer is not trusted.
+        """
+        slot = self._slots.get(_slot_of(token), [])
+        place = next((index for index, (*_, old) in enumerate(slot) if token.follows(old)), None)
+        if place is None or token.issuer not in self.trusted_issuers:
+            return False
+        _check_signature(token)
+        slot[place] = (token,)
+        return True
+
     def revoke_below(self, issuer: bytes, generation: int) -> None:
         """Revoke the tokens of an issuer below a generation. The floor never decreases."""
         # policy.md §7.4: monotonic, so that a revoked token cannot become valid again.
@@ -147,9 +166,16 @@ class TokenCache:
         """Return the lowest generation of an issuer that is not revoked."""
         return self._floors.get(issuer, 0)
 
+    def revoke(self, token: PermissionToken) -> None:
+        """Revoke one token, until it expires."""
+        # Not by its signature: whoever issued it could sign the same again in another way.
+        self._revoked[token.signed_bytes] = token.not_after
+
     def revoked(self, token: PermissionToken) -> bool:
-        """Return whether a token is below the floor of its issuer."""
-        return token.issuer_generation < self.floor(token.issuer)
+        """Return whether a token is below the floor of its issuer, or was revoked itself."""
+        if token.issuer_generation < self.floor(token.issuer):
+            return True
+        return bool(self._revoked) and token.signed_bytes in self._revoked
 
     def evict_expired(self, now: float) -> int:
         """Remove the expired tokens, and return how many there were."""
@@ -160,6 +186,8 @@ class TokenCache:
                 self._slots[slot] = kept
             else:
                 del self._slots[slot]
+        ended = max(int(now) - self.skew_s, 0)
+        self._revoked = {signed: not_after for signed, not_after in self._revoked.items() if not_after > ended}
         return before - len(self)
 
     def _prove_alone(self, token: PermissionToken) -> Chain:
@@ -179,18 +207,26 @@ class TokenCache:
 
     def _counts(self, chain: Chain, now: float) -> bool:
         # The lifetime of a child is within that of its parent, so only the last token's time has to be checked.
-        return chain[-1].valid(now, self.skew_s) and not (self._floors and any(map(self.revoked, chain)))
+        return chain[-1].valid(now, self.skew_s) and not (
+            (self._floors or self._revoked) and any(map(self.revoked, chain))
+        )
 
-    def _candidates(self, subject: bytes, channel_hash: int) -> Sequence[Chain]:
-        exact = self._slots.get((subject, channel_hash), [])
+    def _candidates(self, subject: bytes, channel: str | int) -> Sequence[Chain]:
+        channel_hash = channel if isinstance(channel, int) else hash_name(channel)
+        found = self._slots.get((subject, channel_hash), [])
         # policy.md §7.4: the exact slot first, then the one of wildcards.
-        for_all = self._slots.get((subject, 0)) if channel_hash else None
-        return [*exact, *for_all] if for_all else exact
+        others = [0] if channel_hash else []
+        if self._has_prefixes and isinstance(channel, str):
+            others += prefixes_of(channel)
+        for other in others:
+            if more := self._slots.get((subject, other)):
+                found = [*found, *more]
+        return found
 
     def _keep(self, chain: Chain) -> bool:
         token = chain[-1]
         # policy.md §7.4: overflow is dropped, so that a flood of tokens cannot evict valid ones.
-        slot = (token.subject, 0 if token.is_wildcard else token.channel_hash)
+        slot = _slot_of(token)
         chains = self._slots.get(slot)
         if chains is None:
             if len(self._slots) >= MAX_SLOTS:
@@ -202,6 +238,7 @@ class TokenCache:
             self.dropped += 1
             return False
         chains[place : place + 1] = [chain]
+        self._has_prefixes |= token.is_prefix
         return True
 
     def _place(self, chains: list[Chain], token: PermissionToken) -> int | None:
@@ -234,18 +271,18 @@ class Presented:
         """The last token of the chain, which is the one that is used."""
         return self._chain[-1]
 
-    def check(self, subject: bytes, action: int, channel_hash: int, now: float) -> bool:
+    def check(self, subject: bytes, action: int, channel: str | int, now: float) -> bool:
         """Return whether the token permits the subject an action on a channel now; the cache's revocations apply."""
         token = self.token
-        return (
-            token.subject == subject
-            and token.authorizes(action, channel_hash)
-            and self._cache._counts(self._chain, now)
-        )
+        return token.subject == subject and token.authorizes(action, channel) and self._cache._counts(self._chain, now)
 
     def keep(self) -> bool:
         """Put the token into the cache; return False if there is no room for it."""
         return self._cache._keep(self._chain)
+
+
+def _slot_of(token: PermissionToken) -> _Slot:
+    return token.subject, 0 if token.is_wildcard else token.channel_hash
 
 
 def _check_signature(token: PermissionToken) -> None:

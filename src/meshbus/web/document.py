@@ -206,6 +206,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """All nodes that are known, by state."""
     sent: Flow
     received: Flow
+    forwarded: int
+    """Packets that the node passed on for others since it was opened."""
     nodes: tuple[NodeRow, ...]
     peers: tuple[PeerRow, ...]
     channels: tuple[ChannelRow, ...]
@@ -218,6 +220,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """None if the node runs no daemons."""
     left_out: dict[str, int]
     """Rows that did not fit, by table."""
+    forwarded_per_s: float | None = None
+    """Packets since the document before; None in the first one."""
 
 
 def encode(document: Document) -> bytes:

@@ -55,6 +55,7 @@ def with_rates(before: Document | None, now: Document) -> Document:
         now,
         sent=flow(before.sent, now.sent),
         received=flow(before.received, now.received),
+        forwarded_per_s=rate(before.forwarded, now.forwarded),
         channels=_paired(before.channels, now.channels, lambda row: row.channel, channel),
         losses=_paired(before.losses, now.losses, lambda row: (row.kind, row.why), loss),
         logs=None if now.logs is None else _paired(before.logs, now.logs, lambda row: (row.log, row.channel), log),

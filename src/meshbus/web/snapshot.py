@@ -80,6 +80,7 @@ def take(node: Node, logs: Iterable[LogState], lags: Iterable[ConsumerLag], wall
         states=dict(Counter(str(row.state) for row in nodes)),
         sent=_flow(counters["sent"]["events"], counters["sent"]["bytes"]),
         received=_flow(counters["received"]["events"], counters["received"]["bytes"]),
+        forwarded=counters.get("transit", {}).get("forwarded", 0),
         nodes=cut("nodes", nodes),
         peers=cut("peers", sorted(_peers(node), key=_by_urgency)),
         channels=cut("channels", sorted(_channels(node), key=_by_volume)),

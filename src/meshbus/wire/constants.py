@@ -114,3 +114,5 @@ class Subprotocol:
     APPEND = 0x4D09
     LARGE = 0x4D0A
     POLICY = 0x4D0B
+    REVOCATION = 0x4D0C
+    ROTATION = 0x4D0D

@@ -41,15 +41,15 @@ def classify(datagram: Buffer) -> DatagramKind:  # hot
     """Return what a received datagram is; its content is left to the decoder of that kind."""
     size = len(datagram)
     magic = bytes(datagram[:2])
+    if magic == _NET:  # nearly always, and none of the other kinds
+        return DatagramKind.NET
     if size == PUNCH_BYTES and magic == _PUNCH:
         return DatagramKind.KEEPALIVE
     # A pingwave begins with the node id of its origin. If that looks like the magic of a packet, it is read as a
     # packet: one node id in 65 536 cannot send pingwaves, and names/identity.py avoids it. An unknown health makes a
     # pingwave unreadable (transport.md §8), so the later tests apply to it.
-    if size == PINGWAVE_BYTES and magic != _NET and datagram[HEALTH_OFFSET] <= Health.UNKNOWN:
+    if size == PINGWAVE_BYTES and datagram[HEALTH_OFFSET] <= Health.UNKNOWN:
         return DatagramKind.PINGWAVE
     if magic == _ROUTE and size >= ROUTE_BYTES + HEADER_BYTES:
         return DatagramKind.ROUTED
-    if magic == _NET:
-        return DatagramKind.NET
     return DatagramKind.DROP

@@ -103,7 +103,8 @@ def unpack_header(buffer: Buffer) -> Header:
     """
     if len(buffer) < HEADER_BYTES:
         raise MalformedPacket("header", Fault.TRUNCATED, f"{len(buffer)} of {HEADER_BYTES} bytes")
-    magic, version, *fields = _LAYOUT.unpack_from(buffer)
+    fields = _LAYOUT.unpack_from(buffer)
+    magic, version = fields[:2]
     if magic != NET_MAGIC:
         raise MalformedPacket("header", Fault.BAD_MAGIC, f"{magic:04x}")
     if version != VERSION:
@@ -112,7 +113,7 @@ def unpack_header(buffer: Buffer) -> Header:
     # transport.md §3: these two limits are part of a valid header. The exact length is checked where the body is.
     if payload_len > MAX_PAYLOAD or event_count > MAX_EVENTS:
         raise MalformedPacket("header", Fault.BAD_LENGTH, f"{payload_len} bytes, {event_count} events")
-    return Header(*fields)
+    return Header(*fields[2:])
 
 
 def aad_of(header: Buffer) -> bytes:

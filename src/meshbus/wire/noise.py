@@ -15,6 +15,7 @@ the messages are in wire/handshake.py.
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from enum import Enum, auto
 from hashlib import blake2s
 
@@ -105,12 +106,19 @@ class Initiator:
 class Responder:
     """The side that answers, with its static private key."""
 
-    __slots__ = ("_initiator", "_static", "_step", "_symmetric")
+    __slots__ = ("_begun", "_initiator", "_static", "_step", "_symmetric", "psk")
 
-    def __init__(self, *, psk: bytes, prologue: bytes, static_private_key: bytes) -> None:
+    def __init__(self, *, psk: bytes, prologue: bytes, static_private_key: bytes, also: Sequence[bytes] = ()) -> None:
+        """Prepare to read message 1 under a mesh key, or else under one of those in `also`, in this order."""
         self._static = load_private(static_private_key)
         self._symmetric = _Symmetric.begin(prologue, self._static.public_key().public_bytes_raw())
-        self._symmetric.mix_psk(psk)
+        self._begun: list[tuple[bytes, _Symmetric]] = []
+        for key in (psk, *also):
+            state = self._symmetric.copy()
+            state.mix_psk(key)
+            self._begun.append((key, state))
+        self.psk = psk
+        """The mesh key under which message 1 was read."""
         self._initiator = b""
         self._step = _Step.START
 
@@ -118,14 +126,20 @@ class Responder:
         """Read message 1 and return its payload. A bad message raises, and the handshake still waits."""
         _require(self._step is _Step.START, "message 1 was already read")
         public, sealed = _split(message)
-        state = self._symmetric.copy()
-        state.mix_ephemeral(public)
-        state.mix_key(exchange(self._static, public))
-        payload = state.decrypt(sealed)
-        self._symmetric = state
-        self._initiator = public
-        self._step = _Step.HALFWAY
-        return payload
+        # The mesh key has no part in the curve operation, which is what costs time: one serves all keys.
+        shared = exchange(self._static, public)
+        for psk, begun in self._begun:
+            state = begun.copy()
+            state.mix_ephemeral(public)
+            state.mix_key(shared)
+            try:
+                payload = state.decrypt(sealed)
+            except BadTag:
+                continue
+            self.psk, self._symmetric, self._initiator = psk, state, public
+            self._step = _Step.HALFWAY
+            return payload
+        raise BadTag("handshake")
 
     def write(self, ephemeral_private_key: bytes, payload: bytes = b"") -> bytes:
         """Write message 2, with a fresh ephemeral private key."""

@@ -10,7 +10,7 @@ from bench.funnel import capacity
 from bench.funnel.capacity import BLOCKS, PAGE, RUNS, filled, read_runs
 from bench.funnel.slope import IN_PROCESS, ON_CLUSTER, STAGES, Size, tables_of
 from bench.funnel.verdicts import Line, verdict_table
-from bench.harness import Table, save
+from bench.harness import Table, begin, save
 
 
 def sizes(cpu_s: float) -> list[Size]:
@@ -24,7 +24,7 @@ def sizes(cpu_s: float) -> list[Size]:
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *of: list[Table], **more: Any) -> list[capacity.Run]:
     monkeypatch.setattr("bench.harness.RESULTS", tmp_path)
     for tables in of:
-        save("funnel", tables, quick=more.get("quick", False))
+        save(begin("funnel", quick=more.get("quick", False)), tables)
     return read_runs(tmp_path / "funnel.jsonl")
 
 

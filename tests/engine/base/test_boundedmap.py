@@ -14,6 +14,9 @@ def test_the_oldest_is_forgotten_and_putting_again_makes_new() -> None:
     table.put("b", 2)
     table.put("a", 3)
     assert table.oldest() == ("b", 2)
+    table.renew("b")
+    assert table.oldest() == ("a", 3)
+    table.renew("a")
     table.put("c", 4)
     assert list(table) == ["a", "c"]
     assert (table.get("a"), table.get("b"), "b" in table, len(table)) == (3, None, False, 2)

@@ -1,5 +1,7 @@
 """Test that deadlines behave like a plain dict that is searched."""
 
+from math import inf
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,7 +34,9 @@ def test_it_equals_a_plain_search(todo: list[tuple[str, int, int]]) -> None:
         assert len(deadlines) == len(plain)
         assert list(deadlines) == list(plain)
         assert all((key in deadlines) == (key in plain) for key in range(10))
+        assert deadlines.first <= min(plain.values(), default=inf)
         assert deadlines.next() == min(plain.values(), default=None)
+        assert deadlines.first == min(plain.values(), default=inf)
 
 
 def test_deadlines_that_were_met_take_no_room() -> None:
@@ -66,11 +70,11 @@ def test_at_most_so_many_are_taken_and_the_others_stay_due() -> None:
 
 def test_nothing_is_due_before_the_earliest_deadline() -> None:
     deadlines: Deadlines[int] = Deadlines()
-    assert not deadlines.due(9.0)
+    assert deadlines.first == inf
     deadlines.set(1, 5.0)
-    assert not deadlines.due(4.9)
-    assert deadlines.due(5.0)
+    assert deadlines.first == 5.0
     deadlines.set(1, 7.0)
     assert deadlines.over(6.0) == []
-    assert not deadlines.due(6.0)
+    assert deadlines.first == 7.0
     assert deadlines.over(7.0) == [1]
+    assert deadlines.first == inf

@@ -26,6 +26,9 @@ def test_outputs_add_up() -> None:
     first.send("a", b"x")
     second.send("b", b"yy")
     second.control.append(PeerRecovered(1))
+    second.forwarded, second.parts = 2, 3
     first.merge(second)
     assert [(train.address, train.segment) for train in first.trains] == [("a", 1), ("b", 2)]
     assert first.control == [PeerRecovered(1)]
+    assert (first.forwarded, first.parts) == (2, 3)
+    assert Output().trains is not Output().trains

@@ -390,5 +390,5 @@ def test_publish_numbers_are_kept_for_so_many_channels(monkeypatch: pytest.Monke
     _, hub, _ = fleet(1)
     for number in range(8):
         hub.publish(f"reply/{number}", numbered(1), reliable=True)
-    assert len(hub.engine.publications._numbers) == 3
+    assert len(hub.engine.publications._outlets) == 3
     assert hub.engine.counters.get("forget", "publish_numbers") == 5

@@ -12,6 +12,7 @@ from meshbus.engine.routes import forward
 from meshbus.engine.routes.boundary import NOT_ASKED
 from meshbus.engine.routes.tap import InColumns, Passed
 from meshbus.engine.session.link import Link
+from meshbus.names.channel import PUBLISH_STREAM_BIT
 from meshbus.names.identity import Identity
 from meshbus.policy.fate import Fate
 from meshbus.policy.reason import RECORDED, DropReason, Reason
@@ -19,6 +20,7 @@ from meshbus.testing.rig import rig
 from meshbus.wire.constants import ROUTE_BYTES, Flags
 from meshbus.wire.header import Header, pack_header
 from meshbus.wire.keys import Role, derive_keys
+from meshbus.wire.messages.revocation import Revocation, Revoked
 from meshbus.wire.route import RouteFlags, RouteHeader, pack_route, unpack_route
 from tests.vectors import load
 
@@ -36,6 +38,7 @@ class ForwarderRig:
         engine = rig(NODE, open_relay=open_relay)
         self.counters, self.peers, self.table = engine.counters, engine.peers, engine.mesh.table
         self.tap, self.forwarder = engine.mesh.tap, engine.mesh.forwarder
+        self.revocations = engine.revocations
         for name, node_id in (("a", A), ("b", B)):
             link = Link(derive_keys(bytes([node_id]) * 32, Role.INITIATOR), Role.INITIATOR, name, 0.0)
             self.peers.establish(node_id, link, 0.0)
@@ -241,3 +244,22 @@ def test_the_nonce_makes_no_difference() -> None:
     out = Output()
     setup.forwarder.forward("a", batch.data, batch.starts, batch.lengths, 0, 20, 0.0, out)
     assert len(out.trains) == 1
+
+
+def test_packets_of_and_for_revoked_nodes_are_dropped_from_the_next_one_on() -> None:
+    setup, bad = ForwarderRig(), Identity.from_seed(b"b" * 32)
+    setup.table.learn(bad.node_id, "b", 3, 0.0)
+    stream = PUBLISH_STREAM_BIT | 7
+    of_bad = packet(body=pack_header(Header(origin_hash=bad.origin_hash, stream_id=stream)))
+    publication, message = (
+        packet(bad.node_id, body=pack_header(Header(origin_hash=5, stream_id=one))) for one in (stream, 7)
+    )
+    everything = (of_bad, publication, message)
+    assert len(setup.forward(*everything)) == 3
+    issuer = Identity.from_seed(bytes(range(32)))
+    for what, left in ((Revoked.SUBSCRIBE, 2), (Revoked.PUBLISH, 1), (Revoked.NODE, 0)):
+        setup.revocations.add(Revocation.sign(issuer, what, bad.entity_id, at=1, reason="stolen"))
+        assert len(setup.forward(*everything)) == left, what
+    assert setup.drops() == {"transit_revoked": 6}
+    # Half of the id of a revoked node says nothing about the sender of a packet.
+    assert len(setup.forward(packet(src_id=bad.node_id & 0xFFFFFFFF))) == 1

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from meshbus.engine.base.packets import Output
-from meshbus.engine.session.attempt import ANSWER_BURST, QUIET_S, Attempt, Phase, Target
+from meshbus.engine.session.attempt import ANSWER_BURST, OTHER_KEY_S, QUIET_S, Attempt, Phase, Target
 from meshbus.engine.session.link import Link
 from meshbus.errors import HandshakeError, HandshakeFault, LocalProtocolError
 from meshbus.testing.rig import PSK
@@ -39,7 +40,7 @@ class Entropy:
 
 def attempt(*, routed: bool = True, jitter: float = 0.0, tries: int = 3, timeout_s: float = 5.0) -> Attempt:
     target = Target(THERE, ADDRESS, derive_public_key(STATIC), routed)
-    return Attempt(target, node_id=HERE, psk=PSK, entropy=Entropy(jitter), tries=tries, timeout_s=timeout_s)
+    return Attempt(target, node_id=HERE, psks=(PSK,), entropy=Entropy(jitter), tries=tries, timeout_s=timeout_s)
 
 
 def answer(datagram: bytes, ephemeral: int = 0x55) -> tuple[bytes, bytes]:
@@ -167,15 +168,17 @@ def test_a_failure_names_what_to_check() -> None:
 )
 def test_addresses_are_shown_as_people_write_them(address: Any, shown: str) -> None:
     target = Target(THERE, address, bytes([9]) + bytes(31), True)
-    trying = Attempt(target, node_id=HERE, psk=PSK, entropy=Entropy(), tries=1, timeout_s=1.0)
+    trying = Attempt(target, node_id=HERE, psks=(PSK,), entropy=Entropy(), tries=1, timeout_s=1.0)
     assert f"no answer from {shown} in" in trying.failure().problem
 
 
 def test_a_public_key_that_cannot_be_one_is_our_error() -> None:
     with pytest.raises(LocalProtocolError):
-        Attempt(Target(THERE, ADDRESS, b"short", True), node_id=HERE, psk=PSK, entropy=Entropy(), tries=1, timeout_s=1)
+        Attempt(
+            Target(THERE, ADDRESS, b"short", True), node_id=HERE, psks=(PSK,), entropy=Entropy(), tries=1, timeout_s=1
+        )
     low_order = Attempt(
-        Target(THERE, ADDRESS, bytes(32), True), node_id=HERE, psk=PSK, entropy=Entropy(), tries=1, timeout_s=1
+        Target(THERE, ADDRESS, bytes(32), True), node_id=HERE, psks=(PSK,), entropy=Entropy(), tries=1, timeout_s=1
     )
     with pytest.raises(HandshakeError) as caught:
         low_order.send(0.0, Output())
@@ -192,7 +195,7 @@ def test_the_error_of_no_answer_names_the_counters_of_each_wrong_key() -> None:
 def test_the_key_that_is_shown_is_the_one_that_was_typed() -> None:
     typed = bytes([0xAB]) * 32
     target = Target(THERE, ADDRESS, derive_public_key(STATIC), True, given_key=typed)
-    trying = Attempt(target, node_id=HERE, psk=PSK, entropy=Entropy(), tries=1, timeout_s=1.0)
+    trying = Attempt(target, node_id=HERE, psks=(PSK,), entropy=Entropy(), tries=1, timeout_s=1.0)
     problem = trying.failure().problem
     assert f"its public key is {typed.hex()}" in problem
     assert derive_public_key(STATIC).hex() not in problem
@@ -223,3 +226,31 @@ def test_a_missing_answer_is_reported_long_before_the_last_try() -> None:
     single = attempt(tries=1)
     single.send(0.0, Output())
     assert single.due_quiet is None, "its failure is the report"
+
+
+def test_tries_take_two_mesh_keys_in_turn_and_the_first_one_does_not_wait_long() -> None:
+    other = bytes([3]) * 32
+    target = Target(THERE, ADDRESS, derive_public_key(STATIC), True)
+    trying = Attempt(target, node_id=HERE, psks=(other, PSK), entropy=Entropy(), tries=2, timeout_s=5.0)
+    times, ended, sent = run(trying)
+    read_under = []
+    for datagram in sent:
+        responder = Responder(psk=PSK, also=(other,), prologue=prologue(HERE, THERE), static_private_key=STATIC)
+        responder.read(message_of(datagram))
+        read_under.append(responder.psk)
+    assert read_under == [other, PSK, other, PSK]
+    waits = [later - earlier for earlier, later in pairwise([*times, ended or 0.0])]
+    assert [wait < OTHER_KEY_S + 1 for wait in waits] == [True, False, True, False]
+    assert "4 tries" in trying.failure().problem
+
+
+def test_an_answer_to_the_second_key_counts() -> None:
+    other = bytes([3]) * 32
+    target = Target(THERE, ADDRESS, derive_public_key(STATIC), True)
+    trying, out = Attempt(target, node_id=HERE, psks=(other, PSK), entropy=Entropy(), tries=1, timeout_s=5.0), Output()
+    trying.send(0.0, out)
+    assert trying.advance(trying.due, out)
+    assert trying.advance(trying.due, out)
+    assert trying.psk == PSK
+    _, message = answer(bytes(out.trains[-1].data))
+    assert trying.read(message, ADDRESS, 2.0) is not None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from meshbus.engine.base.packets import PacketBatch, Train
 from meshbus.engine.base.runscan import scan
+from meshbus.engine.session import link as module
 from meshbus.engine.session.link import MAX_TRAIN_BYTES, Link, equalize, part_of
 from meshbus.errors import Replayed
 from meshbus.wire.constants import HEADER_BYTES, PACKET_COST, ROUTE_BYTES, Subprotocol
@@ -110,6 +111,19 @@ def test_scalar_and_batch_share_one_counter() -> None:
     batch = datagrams(sender.seal_batch(PATTERN, encode_frames(*columns_of([b"2", b"3"]), max_payload=5), 1))
     last = next(sender.seal(PATTERN, pack_frames([b"4"])).datagrams())
     assert open_all(receiver, [first, *batch, last]) == ([b"1", b"2", b"3", b"4"], [True] * 4, [True] * 4)
+
+
+def test_headers_of_single_events_are_kept_for_so_many_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PATTERNS", 3)
+    sender, receiver = links()
+    patterns = [Header(stream_id=number, origin_hash=3) for number in range(7)]
+    for number in range(30):
+        train = sender.seal_one(patterns[number * number % 7], b"event", number)
+        header, payload = receiver.opener.open(train.data)
+        assert (header.stream_id, header.sequence, payload) == (number * number % 7, number, b"event")
+        assert len(sender._pieces) <= 3
+    changed = sender.seal_one(Header(stream_id=0, origin_hash=4), b"event", 30)
+    assert receiver.opener.open(changed.data)[0].origin_hash == 4
 
 
 def test_parts_of_a_load_are_sealed_without_copying_it() -> None:

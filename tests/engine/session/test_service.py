@@ -24,7 +24,7 @@ from meshbus.wire.subprotocol import SubprotocolVersion
 
 ME, ROOT = (Identity.from_seed(bytes([n]) * 32) for n in (1, 2))
 FIRST, SECOND = 0x7001, 0x7002
-HOOKS = [name for name in vars(Service) if not name.startswith("_")]
+HOOKS = [name for name, value in vars(Service).items() if callable(value) and not name.startswith("_")]
 
 
 def context(*rows: Row, profile: bool = True, **options: Any) -> Context:
@@ -104,6 +104,33 @@ def test_a_hook_reaches_those_who_override_it_and_passes_its_arguments(hook: str
     assert not getattr(made.services, hook)(*arguments)
     assert told == [arguments]
     assert [len(hooks) for name, hooks in made.services._hooks.items() if name != hook] == [0] * (len(HOOKS) - 1)
+
+
+class Finishing(Service):
+    """Counts how often it was asked to finish."""
+
+    def __init__(self, *unfinished: list[int]) -> None:
+        self.unfinished = unfinished
+        self.asked = 0
+
+    def finish(self, now: float, out: Output) -> None:
+        self.asked += 1
+
+
+def test_services_finish_if_one_has_something_to_complete_or_there_are_notices() -> None:
+    waiting: list[int] = []
+    one, other = Finishing(), Finishing([], waiting)
+    made, notices = context(*rows_of(one, Quiet(), other)), Output()
+    made.services.finish(1.0, Output())
+    assert (one.asked, other.asked) == (0, 0)
+    waiting.append(1)
+    made.services.finish(1.0, Output())
+    waiting.clear()
+    made.services.finish(1.0, Output())
+    assert (one.asked, other.asked) == (1, 1)
+    notices.control.append(PeerGone(7, DownReason.CLOSED))
+    made.services.finish(1.0, notices)
+    assert (one.asked, other.asked) == (2, 2)
 
 
 def test_hooks_run_in_the_order_of_the_table() -> None:

@@ -279,7 +279,7 @@ def test_grants_are_owed_for_a_bounded_number_of_streams() -> None:
     ends = Ends(profile=False)
     traffic = ends.right.traffic
     for stream_id in range(3 * MAX_STREAMS):
-        traffic.consumed(stream_id, 1, 100, 0.0)
+        traffic.consumed(traffic.peer.rx_stream(stream_id), 1, 100, 0.0)
     out = Output()
     traffic.confirm(1.0, out)
     answered = sum(len(list(train.datagrams())) for train in out.trains)
@@ -357,13 +357,16 @@ def test_a_single_best_effort_event_takes_the_short_way_only_if_nothing_is_in_it
         opened = [ends.right.peer.link.opener.open(next(train.datagrams()))[0] for train in out.trains]
         return [one.sequence for one in opened]
 
+    others = reliable, plain, waiting = Ends(), Ends(profile=False), Ends(window=2 * COST)
     ends = Ends(window=2 * COST)
+    assert short(ends) == [], "the stream does not exist yet"
+    for one in (ends, *others):
+        one.left.peer.tx_stream(STREAM)
     assert [short(ends), short(ends)] == [[0], [1]]
     assert ends.left.peer.tx_stream(STREAM).credit == 0
     assert short(ends) == [], "no credit is left"
-    assert short(Ends(), Header(stream_id=STREAM, flags=Flags.RELIABLE)) == []
-    assert short(Ends(profile=False)) == [], "a plain peer may need more than this"
-    waiting = Ends(window=2 * COST)
+    assert short(reliable, Header(stream_id=STREAM, flags=Flags.RELIABLE)) == []
+    assert short(plain) == [], "a plain peer may need more than this"
     waiting.left.send(numbered(3, size=1000))
     waiting.left.peer.tx_stream(STREAM).credit = 10 * COST
     assert short(waiting) == [], "it would overtake what waits"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from meshbus.log.embedded.block import (
     BLOCK_HEADER,
     FORMAT_VERSION,
+    MAX_SEQ,
     BlockKey,
     HotHeader,
     NewerVersion,
@@ -22,6 +23,7 @@ from meshbus.log.embedded.block import (
     pack_cells,
     pack_control,
     pack_file_header,
+    plain_length,
     read_rows,
     scalars_at,
     unpack_block,
@@ -29,7 +31,7 @@ from meshbus.log.embedded.block import (
     unpack_file_header,
 )
 from meshbus.log.headers import Headers
-from meshbus.log.rows import NULL, STORED, ZERO, Cells, make_cells, pack_payloads
+from meshbus.log.rows import NULL, STORED, ZERO, Cells, Kind, make_cells, pack_payloads
 
 HEADER = HotHeader("sensors/lidar", bytes(range(16)), 42, 1_700_000_000_000_000_000)
 KEY = HEADER.key
@@ -116,6 +118,46 @@ def test_a_block_whose_parts_do_not_add_up_is_refused_when_it_is_read() -> None:
     header = unpack_block(raw, 0, KEY)
     with pytest.raises(ValueError, match="add up"):
         read_rows(raw, 0, header._replace(payload_bytes=99))
+
+
+def test_offsets_that_lead_elsewhere_are_refused_when_a_block_is_read() -> None:
+    """Arrow would read where they lead, outside of the file too."""
+    raw = bytearray(block_of([b"abc", b"de"], {}))
+    header = unpack_block(memoryview(raw), 0, KEY)
+    assert struct.unpack_from("<3i", raw, BLOCK_HEADER) == (0, 3, 5)
+    for bad in ((1, 3, 5), (0, 6, 5), (0, -(1 << 31), 5), (-(1 << 31), (1 << 31) - 1, 5)):
+        struct.pack_into("<3i", raw, BLOCK_HEADER, *bad)
+        with pytest.raises(Unreadable, match="ascend"):
+            read_rows(memoryview(raw), 0, header)
+
+
+def test_numbers_behind_the_end_of_a_block_are_refused_when_it_is_read() -> None:
+    raw = memoryview(block_of([b"abc"], {}))
+    header = unpack_block(raw, 0, KEY)
+    kinds = bytes([Kind.SAME] * (len(header.kinds) - 1)) + header.kinds[-1:]
+    with pytest.raises(Unreadable, match="add up"):
+        read_rows(raw, 0, header._replace(kinds=kinds))
+    with pytest.raises(ValueError, match="headers of 0 events"):
+        read_rows(raw, 0, header._replace(kinds=header.kinds[:-1] + b"\1"))
+
+
+def test_headers_of_another_block_are_refused_when_it_is_read() -> None:
+    raw = memoryview(block_of([b"abc", b"de", b""], {}, Headers.of([None, None])))
+    with pytest.raises(ValueError, match="headers of 2 events in a block of 3"):
+        read_rows(raw, 0, unpack_block(raw, 0, KEY))
+
+
+def test_a_plain_block_has_a_known_length() -> None:
+    for size in (0, 3, 8):
+        header = unpack_block(memoryview(block_of([bytes(size)], {"origin": 7, "ts_ns": 8})), 0, KEY)
+        assert plain_length(header.kinds, size) == header.length
+
+
+def test_a_file_begins_within_the_sequences() -> None:
+    last = HotHeader("sensors/lidar", bytes(16), MAX_SEQ, 1)
+    assert unpack_file_header(pack_file_header(last)) == last
+    with pytest.raises(Unreadable, match="the last one is"):
+        unpack_file_header(pack_file_header(HotHeader("sensors/lidar", bytes(16), MAX_SEQ + 1, 1)))
 
 
 def test_plain_blocks_have_their_numbers_at_known_places() -> None:

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from meshbus.engine.replicas.runs import EpochRuns
+from meshbus.log.embedded.block import Unreadable
 from meshbus.log.embedded.controls import (
     NewBallot,
     NewEpoch,
@@ -77,3 +78,9 @@ def test_a_file_of_another_log_has_no_opening() -> None:
     assert opening_of([]) is None
     assert opening_of([(0, encode_record(NewBallot(b"")))]) is None
     assert opening_of([(0, encode_record(Opening(State(b"b"))))]) == Opening(State(b"b"))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x07", b"\x81\xa4type\xa1\xff", b"\x91" * 5000])
+def test_what_is_no_record_is_unreadable(content: bytes) -> None:
+    with pytest.raises(Unreadable, match="no record"):
+        decode_record(content)

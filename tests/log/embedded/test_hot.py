@@ -5,13 +5,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshbus.errors import LogError, LogFault
-from meshbus.log.embedded.block import FORMAT_VERSION, Unreadable
+from meshbus.log.embedded.block import (
+    FORMAT_VERSION,
+    MAX_SEQ,
+    HotHeader,
+    Unreadable,
+    pack_block,
+    pack_cells,
+    pack_control,
+    pack_file_header,
+)
 from meshbus.log.embedded.hot import HotIndex, open_hot
-from meshbus.log.rows import STORED
+from meshbus.log.rows import NULL, STORED, ZERO, pack_payloads
 from tests.log.making import in_files, numbered, open_log
 
 
@@ -147,6 +157,57 @@ def test_blocks_out_of_sequence_are_not_read(tmp_path: Path) -> None:
     assert damage is not None
     assert "instead of 1" in damage.why
     assert index.end == 1
+
+
+def test_a_control_block_without_a_record_is_damage(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append(b"x")
+        path = hot_path(tmp_path)
+    key = open_hot(path).header.key
+    path.write_bytes(path.read_bytes() + pack_control(1, b"no record", key=key, written_ns=1, durable=0))
+    index = open_hot(path)
+    damage = index.extend()
+    assert damage is not None
+    assert "no record" in damage.why
+    assert (index.end, index.controls) == (1, [])
+
+
+def test_a_single_event_whose_size_is_wrong_is_damage(tmp_path: Path) -> None:
+    """Single events are read without looking at each; one that claims more bytes than its block has is not among them."""
+    with open_log(tmp_path) as log:
+        for number in range(3):
+            log.append(b"event %d" % number)
+        path, places = hot_path(tmp_path), [in_files(log).hot[0].place_of(block) for block in range(4)]
+    whole = bytearray(path.read_bytes())
+    for damaged in range(3):
+        at, end = places[damaged : damaged + 2]
+        changed = bytearray(whole)
+        changed[at + 44 : at + 48] = (200).to_bytes(4, "little")
+        key = open_hot(path).header.key
+        changed[at + 8 : at + 16] = xxhash.xxh3_64_intdigest(changed[at + 16 : end], key.seed).to_bytes(8, "little")
+        path.write_bytes(changed)
+        with pytest.raises(LogError, match="add up"):
+            list(scanned(path).view().rows(0, 3))
+
+
+def test_blocks_end_within_the_sequences(tmp_path: Path) -> None:
+    path, header = tmp_path / "a.hot", HotHeader("sensors/lidar", bytes(16), MAX_SEQ - 1, 1)
+    offsets, data = pack_payloads([b"x", b"y"])
+    form = pack_cells([NULL if column.nullable else ZERO for column in STORED])
+    parts = pack_block(
+        MAX_SEQ - 1,
+        2,
+        form,
+        offsets.astype(np.int32).view(np.uint8).data,
+        data,
+        key=header.key,
+        written_ns=1,
+        durable=0,
+    )
+    path.write_bytes(pack_file_header(header) + b"".join(parts))
+    damage = open_hot(path).extend()
+    assert damage is not None
+    assert "behind the last sequence" in damage.why
 
 
 def test_a_view_may_end_inside_a_block(tmp_path: Path) -> None:

@@ -36,6 +36,15 @@ def test_files_follow_each_other(tmp_path: Path) -> None:
     assert (found.stale, found.torn, found.beyond, found.damage) == ([], None, [], "")
 
 
+def test_a_file_with_the_name_of_another_is_refused(tmp_path: Path) -> None:
+    """Its events would have other sequences than they had."""
+    _, second, third = three_files(tmp_path)
+    third.replace(second)
+    with pytest.raises(LogError, match="starts at sequence 6; give it the name") as caught:
+        take(tmp_path)
+    assert caught.value.fault is LogFault.CORRUPT
+
+
 def test_what_is_sealed_is_stale(tmp_path: Path) -> None:
     three_files(tmp_path)
     (folder,) = tmp_path.iterdir()

@@ -20,12 +20,23 @@ from meshbus.log.embedded.logmanifest import (
     with_unused,
 )
 from meshbus.log.files import Files
-from meshbus.log.folder import MANIFEST
+from meshbus.log.folder import MANIFEST, segment_name
 from meshbus.log.objectstore import StoredObject
 from meshbus.log.segment import Segment
 
-SEGMENTS = (Segment("a", 3, 7, 100, 1024, 5), Segment("b", 7, 9, 100, 1024, 6))
-WHOLE = Manifest("sensors/lidar", "00" * 16, 1, 4, 3, SEGMENTS, (Retired("c", 8),))
+SEGMENTS = (Segment(segment_name(3, 7), 3, 7, 100, 1024, 5), Segment(segment_name(7, 9), 7, 9, 100, 1024, 6))
+GONE = segment_name(0, 3)
+COPIES = [f"s3://b/logs/sensors%2Flidar/{'0a' * 16}/{segment_name(at, at + 1)}?region=eu" for at in range(3)]
+WHOLE = Manifest("sensors/lidar", "00" * 16, 1, 4, 3, SEGMENTS, (Retired(GONE, 8),))
+BEFORE = Manifest(
+    "sensors/lidar",
+    "00" * 16,
+    1,
+    4,
+    3,
+    (Segment("a", 3, 7, 100, 1024, 5), Segment("b", 7, 9, 100, 1024, 6)),
+    (Retired("c", 8),),
+)
 EARLIER = {
     "meshbus": "manifest",
     "version": 1,
@@ -52,23 +63,23 @@ def test_it_is_read_back_unchanged() -> None:
 
 
 def test_a_log_without_objects_is_written_as_by_earlier_versions() -> None:
-    content = encode_manifest(WHOLE)
+    content = encode_manifest(BEFORE)
     assert json.loads(content) == EARLIER
     assert xxhash.xxh3_64_hexdigest(content) == "d839be7c33a16803", "byte by byte"
 
 
 def test_objects_are_read_back_and_make_a_newer_version() -> None:
-    stored = StoredObject("s3://b/a", 100, "00" * 16)
+    stored = StoredObject(COPIES[0], 100, "00" * 16)
     first = msgspec.structs.replace(SEGMENTS[0], remote=stored)
     for changed in (
         msgspec.structs.replace(WHOLE, segments=(first, SEGMENTS[1])),
-        msgspec.structs.replace(WHOLE, retired=(Retired("c", 8, 0, "s3://b/c"),)),
-        with_unused(WHOLE, ("s3://b/d",)),
+        msgspec.structs.replace(WHOLE, retired=(Retired(GONE, 8, 0, COPIES[1]),)),
+        with_unused(WHOLE, (COPIES[2],)),
     ):
         content = encode_manifest(changed)
         assert decode_manifest(content, Path("m")) == changed
         assert json.loads(content)["version"] == 2
-    assert unused_of(changed) == ("s3://b/d",)
+    assert unused_of(changed) == (COPIES[2],)
     assert with_unused(changed, ()) == WHOLE
     assert unused_of(WHOLE) == ()
 
@@ -94,10 +105,60 @@ def test_a_newer_version_names_the_way_out() -> None:
     assert caught.value.fault is LogFault.NEWER
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b'{"meshbus":"other"}'])
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b'{"meshbus":"other"}', b'{"more":' + b"[" * 5000])
 def test_another_file_is_refused(content: bytes) -> None:
     with pytest.raises(LogError, match="not a manifest") as caught:
         decode_manifest(content, Path("m"))
+    assert caught.value.fault is LogFault.CORRUPT
+
+
+ELSEWHERE = (
+    "s3://b/payroll.csv",
+    f"s3://b/{segment_name(0, 1)}",
+    f"s3://b/{'0a' * 16}/_manifest.json",
+    f"s3://b/other/{segment_name(0, 1)}",
+    f"s3://b/payroll.csv?x={'0a' * 16}/{segment_name(0, 1)}",
+    "s3://[",
+    "",
+)
+"""Objects that are no copies of a segment."""
+
+
+def changed(**fields: object) -> Manifest:
+    return msgspec.structs.replace(WHOLE, **fields)
+
+
+def segment(**fields: object) -> Manifest:
+    return changed(segments=(msgspec.structs.replace(SEGMENTS[0], **fields), SEGMENTS[1]))
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        changed(log_id="zz" * 16),
+        changed(log_id="00"),
+        changed(first=-1),
+        changed(first=1 << 63),
+        changed(retired=(Retired("../../keys/identity.toml", 8),)),
+        changed(retired=(Retired(MANIFEST, 8),)),
+        changed(segments=(SEGMENTS[1], SEGMENTS[0])),
+        changed(segments=(SEGMENTS[0], SEGMENTS[0])),
+        segment(name="../../keys/identity.toml"),
+        segment(first=2),
+        segment(end=1 << 62),
+        segment(name=segment_name(3, 1 << 63), end=1 << 63),
+        segment(name=segment_name(7, 7), first=7),
+        segment(group_rows=0),
+        segment(group_rows=-1),
+        *(with_unused(WHOLE, (COPIES[0], uri)) for uri in ELSEWHERE),
+        *(changed(retired=(Retired(GONE, 8, 0, uri),)) for uri in ELSEWHERE),
+        *(segment(remote=StoredObject(uri, 100, "00" * 16)) for uri in ELSEWHERE),
+    ],
+)
+def test_what_no_log_can_have_is_refused_behind_a_right_checksum(manifest: Manifest) -> None:
+    """Names of files are opened, moved and removed, so a name of another file must not be among them."""
+    with pytest.raises(LogError, match="not a manifest") as caught:
+        decode_manifest(encode_manifest(manifest), Path("m"))
     assert caught.value.fault is LogFault.CORRUPT
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from meshbus.errors import LogError, LogFault
 from meshbus.log.embedded.block import HotHeader
 from meshbus.log.embedded.hot import HotIndex
 from meshbus.log.embedded.marks import Mark, MarkFile, Point, committed_end, end_of, read_mark
@@ -70,3 +71,16 @@ def test_a_mark_that_cannot_be_read_is_not_a_log_without_a_mark(tmp_path: Path) 
     (tmp_path / MARK).mkdir()  # as a disk that fails, or a process without handles
     with pytest.raises(OSError, match="directory"):
         read_mark(tmp_path)
+
+
+def test_a_newer_mark_is_refused_and_not_taken_for_none(tmp_path: Path) -> None:
+    marks = MarkFile(Files(), tmp_path)
+    marks.put(10, Point())
+    marks.close()
+    content = bytearray((tmp_path / MARK).read_bytes())
+    content[-52], content[-48] = 2, content[-48] ^ 1  # another version, with a checksum of its own
+    (tmp_path / MARK).write_bytes(content)
+    with pytest.raises(LogError, match="mark of a replica, version 2, was written by a newer meshbus") as caught:
+        MarkFile(Files(), tmp_path)
+    assert caught.value.fault is LogFault.NEWER
+    assert (tmp_path / MARK).read_bytes() == content

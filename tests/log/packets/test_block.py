@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshbus.errors import LogError
-from meshbus.log.packets.block import UnknownFile, pack_block, pack_file_header, read_content
+from meshbus.log.packets.block import NewerFile, UnknownFile, pack_block, pack_file_header, read_content
 from meshbus.log.packets.packed import MASK_BYTES, Packed, pack_rows, unpack_rows
 from meshbus.log.packets.row import ROW
 from meshbus.log.packets.runs import RecordInfo
@@ -52,7 +51,7 @@ def test_whatever_is_changed_ends_the_file_there() -> None:
     for place in range(len(data)):
         changed = data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :]
         if place < ends[0]:
-            with pytest.raises((UnknownFile, LogError)):
+            with pytest.raises((UnknownFile, NewerFile)):
                 read_content(changed)
             continue
         whole = max(end for end in ends if end <= place)
@@ -69,7 +68,7 @@ def test_a_foreign_file_is_an_error() -> None:
     with pytest.raises(UnknownFile, match="never released"):
         read_content(bytes(other))
     other[4] = 9
-    with pytest.raises(LogError, match="newer meshbus"):
+    with pytest.raises(NewerFile, match="newer meshbus"):
         read_content(bytes(other))
 
 
@@ -86,3 +85,14 @@ def test_rows_that_differ_from_their_block_header_are_refused() -> None:
     for bad in bads:
         data = pack_file_header(0, WHOSE, 0) + b"".join(bytes(part) for part in pack_block(0, bad, {}, 0))
         assert read_content(data).end == 0
+
+
+@pytest.mark.parametrize(
+    "names", [b"{", b'{"u": "a"}', b'{"1": "\xff"}', b'{"-1": "a"}', b'{"18446744073709551616": "a"}', b"[" * 5000]
+)
+def test_names_that_are_none_end_the_file_there(names: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checksum may be correct for them too."""
+    monkeypatch.setattr("msgspec.json.encode", lambda _: names)
+    parts = pack_block(0, rows(0, 3), {1: "a"}, 0)
+    data = pack_file_header(0, WHOSE, 0) + b"".join(bytes(part) for part in parts)
+    assert read_content(data).end == 0

@@ -79,3 +79,19 @@ def test_a_policy_that_cannot_be_read_is_an_error_of_the_disk(folder: Path, monk
     with pytest.raises(LogError, match="Input/output error") as caught:
         PolicyBook(folder)
     assert caught.value.fault is LogFault.FAILED
+
+
+def test_a_newer_policy_is_not_read_as_an_old_one(folder: Path) -> None:
+    book = PolicyBook(folder)
+    book.number_of(policy(1))
+    book.write(Files())
+    path = folder / POLICIES / "0000000001.json"
+    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+    with pytest.raises(LogError, match=r"0000000001\.json: recorded policy, version 2, .* newer meshbus") as caught:
+        load_policies(folder)
+    assert caught.value.fault is LogFault.NEWER
+
+
+def test_a_policy_from_before_there_were_versions_is_read(folder: Path) -> None:
+    (folder / POLICIES / "0000000004.json").write_text('{"local_subnet": 7}')
+    assert load_policies(folder) == {4: GatewayPolicy(local_subnet=7)}

@@ -21,6 +21,7 @@ from meshbus.node.driving.driver import Driver
 from meshbus.node.driving.live import Live
 from meshbus.node.node import Node
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
+from meshbus.policy.registry import NegotiatedSet
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
 from tests.node.test_node import QUICK, take, until
@@ -44,6 +45,29 @@ def test_only_matching_tokens_are_presented() -> None:
     assert joiner.tokens_for(SubscriptionSpec("a", token=b"mine")) == [b"mine"]
     assert joiner.tokens_for(SubscriptionSpec("c")) == [b""]
     assert joiner.tokens_for(SubscriptionSpec("a/")) == [b""], "an interest is judged channel by channel"
+
+
+def test_tokens_for_a_prefix_are_presented_for_all_below_it_and_only_to_peers_that_know_them() -> None:
+    issuer, me = (Identity.generate(os.urandom) for _ in range(2))
+
+    def token(channel: str, scope: Scope = Scope.SUBSCRIBE) -> PermissionToken:
+        now = time.time_ns() / 1e9
+        return PermissionToken.issue(issuer, me.entity_id, scope, channel, ttl_s=60, now=now, entropy=os.urandom)
+
+    wide, exact = token("a/"), token("a/b")
+    spoken = {1: frozenset({Subprotocol.SECURE}), 2: frozenset[int]()}
+    peers = {node_id: SimpleNamespace(negotiated=NegotiatedSet(agreed)) for node_id, agreed in spoken.items()}
+    live: Live = SimpleNamespace(engine=SimpleNamespace(identity=me, peers=peers))  # type: ignore[assignment]
+    joiner = Joiner(live, Subscribers(), [(wide,), (exact,), (token("a/", Scope.PUBLISH),)])
+    both = [encode_chain((wide,)), encode_chain((exact,))]
+    assert joiner.tokens_for(SubscriptionSpec("a/b")) == joiner.tokens_for(SubscriptionSpec("a/b"), 1) == both
+    for unknown in (2, 3):
+        assert joiner.tokens_for(SubscriptionSpec("a/b"), unknown) == both[1:]
+        assert joiner.tokens_for(SubscriptionSpec("a/c"), unknown) == [b""]
+    for topic in ("a/", "a/b/", "a/c", "a/b/c/d"):
+        assert joiner.tokens_for(SubscriptionSpec(topic), 1) == both[:1]
+    for topic in ("a", "", "b/", "ab/", "ab/c"):
+        assert joiner.tokens_for(SubscriptionSpec(topic), 1) == [b""]
 
 
 @pytest.fixture

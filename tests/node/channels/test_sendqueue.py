@@ -79,7 +79,7 @@ async def test_a_batch_waits_behind_the_one_under_way_and_all_count_for_the_boun
         batches.going.set()
         await batches.queue.settle()
         assert batches.taken == [[b"first"], fitting]
-        assert not batches.queue.busy
+        assert not batches.queue.nbytes
 
 
 async def test_the_oldest_or_the_newest_events_are_dropped_and_counted() -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from meshbus.compute.store import Decision, Mark, Outcome, Status, Stored
-from meshbus.errors import ConfigError, LogError
+from meshbus.errors import ConfigError, LogError, LogFault
 from meshbus.log.files import Files
 from meshbus.node.daemons.daemonfiles import DaemonFiles
 from meshbus.wire.messages.causal import CausalLink
@@ -315,3 +315,21 @@ def test_a_disk_that_refuses_is_a_log_error(tmp_path: Path) -> None:
     store = opened(tmp_path, Full())
     with pytest.raises(LogError, match="free some space"):
         store.save(ONE, stored(Status.ACTIVE))
+
+
+def test_a_directory_of_a_newer_build_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    version = tmp_path / "version"
+    assert version.read_bytes() == b'{"version":1}\n'
+    version.write_bytes(b'{"version":2}')
+    for child in ("decisions", "lock"):
+        assert (tmp_path / child).exists()
+    with pytest.raises(LogError, match="records of daemons, version 2, was written by a newer meshbus") as caught:
+        opened(tmp_path)
+    assert caught.value.fault is LogFault.NEWER
+    version.write_bytes(b"2")
+    with pytest.raises(LogError, match="version is damaged; restore it"):
+        opened(tmp_path)
+    version.unlink()
+    opened(tmp_path).close()
+    assert version.read_bytes() == b'{"version":1}\n'

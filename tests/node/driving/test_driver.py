@@ -12,7 +12,6 @@ from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import Control, PeerRecovered
 from meshbus.engine.base.packets import Output, PacketBatch, Train
-from meshbus.engine.streams.large import PARTS
 from meshbus.node.driving import driver as driver_module
 from meshbus.node.driving.driver import Driver
 from meshbus.node.driving.turns import GUEST_DATAGRAMS
@@ -65,7 +64,7 @@ class ScriptedEngine:
         self.sources += [source for source, count in batch.runs for _ in range(count)]
         out = Output()
         if self.sources[-1] in self.parts:
-            self.counters.add(*PARTS, len(batch))
+            out.parts += len(batch)
             return out
         if self.sources[-1] in self.events:
             out.events.append(cast("EventBatch", "events"))

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from meshbus.config.node import NodeConfig
-from meshbus.engine.settings import NatConfig, OpaqueMode
+from meshbus.engine.settings import NatConfig, OpaqueMode, PreviousKey
 from meshbus.errors import LocalProtocolError
+from meshbus.keyfile import MeshKey
 from meshbus.node.driving.setup import engine_settings, parse_key, wall
 from meshbus.wire.constants import ROUTED_PAYLOAD, Subprotocol
 
-PSK = bytes(32)
+PSK = MeshKey(bytes(32), bytes(32))
 
 
 def test_packets_are_full_on_this_machine_and_fit_a_path_elsewhere() -> None:
@@ -49,12 +50,20 @@ def test_names_of_the_configuration_reach_the_engine() -> None:
     assert not settings.profile
 
 
+def test_both_mesh_keys_reach_the_engine() -> None:
+    settings = engine_settings(NodeConfig.load(env={}), PSK)
+    assert (settings.psk, settings.previous_psk) == (bytes(32), None)
+    settings = engine_settings(NodeConfig.load(env={}), MeshKey(b"n" * 32, b"r" * 32, b"o" * 32, 7))
+    assert (settings.psk, settings.previous_psk) == (b"n" * 32, PreviousKey(b"o" * 32, 7_000_000_000))
+
+
 def test_what_a_node_carries_follows_from_what_it_has(tmp_path: Path) -> None:
-    assert engine_settings(NodeConfig.load(env={}), PSK).carries == frozenset()
+    assert engine_settings(NodeConfig.load(env={}), PSK).carries == {Subprotocol.ROTATION}
+    assert engine_settings(NodeConfig.load(env={}, secure="off"), PSK).carries == frozenset()
     issuer = "ab" * 32
     config = NodeConfig.load(env={}, policy_issuers=[issuer], policy_file=tmp_path / "policy.toml")
     settings = engine_settings(config, PSK)
-    assert settings.carries == {Subprotocol.POLICY}
+    assert settings.carries == {Subprotocol.POLICY, Subprotocol.REVOCATION, Subprotocol.ROTATION}
     assert settings.policy_issuers == (bytes.fromhex(issuer),)
     both = engine_settings(NodeConfig.load(env={}, daemons_dir=tmp_path, policy_issuers=[issuer], policy_file="p"), PSK)
     assert both.carries > {Subprotocol.POLICY, Subprotocol.MIGRATION}

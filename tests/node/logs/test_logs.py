@@ -36,8 +36,10 @@ from meshbus.node.node import Node
 from meshbus.wire.frames import columns_of
 from tests.node.channels.test_historyreader import LIDAR, LOGGED, numbered, pair, publish
 from tests.node.test_node import QUICK, take, until
+from tests.patience import PATIENCE_S
 
 EVERY = {"log_fsync": "every 1"}
+LARGE = bytes(1000)
 
 
 def file_of(node: Node) -> RedexFile:
@@ -201,6 +203,70 @@ async def test_closing_waits_for_publishes_that_wait_for_the_disk(
         gate.open.set()
         await asyncio.gather(publishing, closing)
     assert file_of_closed(tmp_path) == numbered(0, 5)
+
+
+class Held:
+    """Holds back large appends of a log until it is opened, and records the threads of all appends."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> None:
+        self.open, self.waiting, self.threads = threading.Event(), threading.Event(), list[bool]()
+        real = RedexFile.write_batch
+
+        def write_batch(file: RedexFile, events: Any, **columns: Any) -> range:
+            if file.channel != LIDAR:  # the census of the node
+                return real(file, events, **columns)
+            self.threads.append(threading.current_thread() is threading.main_thread())
+            if len(events[1]) >= logs.ASIDE_BYTES:
+                self.waiting.set()
+                assert self.open.wait(PATIENCE_S)
+                if fails:
+                    raise LogError(LogFault.NO_SPACE, "no space left")
+            return real(file, events, **columns)
+
+        monkeypatch.setattr(logs, "ASIDE_BYTES", len(LARGE))
+        monkeypatch.setattr(RedexFile, "write_batch", write_batch)
+
+    async def reached(self) -> None:
+        assert await asyncio.to_thread(self.waiting.wait, PATIENCE_S)
+
+
+async def test_a_large_event_is_appended_beside_the_loop_and_keeps_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path, reliable=True) as (publisher, subscriber), subscriber.subscribe(LIDAR) as subscription:
+        held, channel = Held(monkeypatch), publisher.publisher(LIDAR)
+        await channel.publish(b"before")
+        large = asyncio.ensure_future(channel.publish(LARGE))
+        await held.reached()
+        small = [asyncio.ensure_future(channel.publish(b"%d" % number)) for number in range(3)]
+        await asyncio.sleep(0)
+        assert not large.done()
+        assert not any(one.done() for one in small)
+        large.cancel()  # it is published nevertheless
+        held.open.set()
+        assert [(await one).log_seq for one in small] == [2, 3, 4]
+        await channel.publish(b"after")
+        expected = [b"before", LARGE, b"0", b"1", b"2", b"after"]
+        assert await take(subscription, len(expected)) == expected
+        assert held.threads == [True, False, False, False, False, True]
+        log = file_of(publisher)
+        assert [event.payload for event in log.read_range(0, log.next_seq)] == expected
+
+
+async def test_a_large_event_that_cannot_be_appended_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path, reliable=True) as (publisher, subscriber), subscriber.subscribe(LIDAR) as subscription:
+        held, channel = Held(monkeypatch, fails=True), publisher.publisher(LIDAR)
+        large = asyncio.ensure_future(channel.publish(LARGE))
+        await held.reached()
+        small = asyncio.ensure_future(channel.publish(b"small"))
+        held.open.set()
+        with pytest.raises(LogError, match="no space left"):
+            await large
+        assert (await small).log_seq == 0
+        assert await take(subscription, 1) == [b"small"]
+        assert publisher.counters["fail"]["log_published"] == 1
 
 
 async def test_a_full_disk_is_an_error_and_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

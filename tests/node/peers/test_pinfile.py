@@ -31,7 +31,7 @@ def test_pins_are_read_as_they_were_written(tmp_path: Path) -> None:
     [
         ("nodes", "damaged"),
         ('version = 1\nkind = "psk"\n', "not a file of kind"),
-        ('version = 2\nkind = "pins"\n', "another version"),
+        ('version = 2\nkind = "pins"\n', "was written by a newer meshbus"),
         ('version = 1\nkind = "pins"\nnodes = 3\n', "damaged"),
         (f'version = 1\nkind = "pins"\n[nodes]\n"{ALICE.node_id:016x}" = "{BOB.entity_id.hex()}"\n', "is damaged"),
         (f'version = 1\nkind = "pins"\n[nodes]\n"{ALICE.node_id:016x}" = "00"\n', "is damaged"),

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import pytest
 
+from meshbus.config.node import history_of
 from meshbus.config.policyfile import parse_policy, signed_content
 from meshbus.engine.base.notices import PeerFailed, PeerGone, Unsubscribed
 from meshbus.errors import ConfigError
@@ -20,10 +21,10 @@ from meshbus.log.packets.policies import load_policies
 from meshbus.log.packets.reader import PacketReader
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
+from meshbus.node.audit import AuditLog, read_audit
 from meshbus.node.node import Node
 from meshbus.node.peers.noticelog import Notice, PolicyChanged, PolicyRefused
 from meshbus.node.policies import keeper as subject
-from meshbus.node.policies.history import PolicyHistory, history_of, read_history
 from meshbus.node.policies.keeper import Via
 from meshbus.policy.fate import Fate
 from meshbus.policy.reason import RECORDED
@@ -210,7 +211,7 @@ async def test_an_invalid_policy_is_refused_and_the_old_one_stays_whole(tmp_path
         assert node.policy is before
         assert node.live.engine.mesh.boundary.gateway.snapshot() == rules
     assert [type(notice) for notice in notices] == [PolicyRefused] * 3
-    rows = read_history(history_of(file)).rows
+    rows = read_audit(history_of(file)).rows
     assert [(row.by if row.by == "eve" else "", row.via, row.result) for row in rows] == [
         ("", "start", "applied"),
         ("eve", "apply", "refused"),
@@ -228,7 +229,7 @@ async def test_the_own_file_is_read_again_and_every_change_is_a_row(tmp_path: Pa
         assert len(await node.apply_policy(by="ada")) == 2
         assert node.policy == parse_policy(AFTER.encode(), "new")
         assert node.policy_hash != first
-    found = read_history(history_of(file))
+    found = read_audit(history_of(file))
     assert [(row.via, row.result, len(row.changes)) for row in found.rows] == [
         ("start", "applied", 0),
         ("apply", "applied", 0),
@@ -236,11 +237,11 @@ async def test_the_own_file_is_read_again_and_every_change_is_a_row(tmp_path: Pa
     ]
     # The next start has nothing to add, unless somebody edited the file meanwhile.
     async with Node.open(name="gw", psk=PSK, ephemeral=True, policy_file=file):
-        assert read_history(history_of(file)).rows == found.rows
+        assert read_audit(history_of(file)).rows == found.rows
     file.write_text(BEFORE, "utf-8")
     async with Node.open(name="gw", psk=PSK, ephemeral=True, policy_file=file):
-        assert [row.via for row in read_history(history_of(file)).rows][-1] == "start"
-    assert read_history(history_of(file)).problems == []
+        assert [row.via for row in read_audit(history_of(file)).rows][-1] == "start"
+    assert read_audit(history_of(file)).problems == []
 
 
 async def test_a_node_that_becomes_a_gateway_announces_that_it_is_one(tmp_path: Path) -> None:
@@ -278,7 +279,7 @@ async def test_a_policy_that_cannot_be_stored_is_not_applied(tmp_path: Path, mon
             await node.apply_policy(written(tmp_path, AFTER, "new.toml"))
         assert node.policy is before
     assert file.read_text("utf-8") == BEFORE
-    assert [row.result for row in read_history(history_of(file)).rows] == ["applied", "applied", "refused"]
+    assert [row.result for row in read_audit(history_of(file)).rows] == ["applied", "applied", "refused"]
 
 
 ISSUER, STRANGER = Identity.from_seed(bytes(range(32))), Identity.from_seed(bytes(32))
@@ -315,7 +316,7 @@ async def test_one_apply_reaches_every_node_and_lasts(tmp_path: Path) -> None:
         assert all(node.policy == parse_policy(AFTER.encode(), "new") for node in nodes)
         assert [node.policy_version for node in nodes] == [1, 1, 1]
         files = [node.config.policy_file for node in nodes]
-        last = read_history(history_of(files[2] or tmp_path)).rows[-1]
+        last = read_audit(history_of(files[2] or tmp_path)).rows[-1]
         assert (last.via, last.version, last.result) == ("fleet", 1, "applied")
         assert last.by == f"issuer {ISSUER.entity_id.hex()}"
         assert last.changes == changes
@@ -388,19 +389,19 @@ async def test_a_policy_that_the_disk_refuses_is_fetched_again(tmp_path: Path) -
         await until(lambda: second.policy_version == 1)
 
 
-async def test_a_node_starts_where_it_may_not_write_the_history(
+async def test_a_node_starts_where_it_may_not_write_the_audit_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refused(_self: PolicyHistory, _row: object) -> None:
-        raise ConfigError("policy_file", "the history of its changes cannot be written: Permission denied")
+    def refused(_self: AuditLog, _row: object) -> None:
+        raise ConfigError("audit_log", "cannot be written: Permission denied")
 
-    monkeypatch.setattr(PolicyHistory, "append", refused)
+    monkeypatch.setattr(AuditLog, "append", refused)
     async with Node.open(name="gw", psk=PSK, ephemeral=True, policy_file=written(tmp_path, BEFORE)) as node:
         assert node.policy == parse_policy(BEFORE.encode(), "old")
         with pytest.raises(ConfigError, match="cannot be written"):
             await node.apply_policy(written(tmp_path, AFTER, "new.toml"))
         assert node.policy == parse_policy(BEFORE.encode(), "old")
-    assert "the policy file is not in its history" in caplog.text
+    assert "the policy file is not in the audit log" in caplog.text
 
 
 async def test_the_owner_of_a_file_may_not_be_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,7 +411,7 @@ async def test_the_owner_of_a_file_may_not_be_known(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Path, "owner", nobody)
     file = written(tmp_path, BEFORE)
     async with Node.open(name="gw", psk=PSK, ephemeral=True, policy_file=file):
-        assert [row.by for row in read_history(history_of(file)).rows] == ["unknown"]
+        assert [row.by for row in read_audit(history_of(file)).rows] == ["unknown"]
 
 
 async def test_a_caller_that_goes_away_does_not_leave_a_change_half_done(tmp_path: Path) -> None:

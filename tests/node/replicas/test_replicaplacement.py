@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from meshbus import Node
-from meshbus.errors import ConfigError
+from meshbus.errors import AuthError, ConfigError
+from meshbus.names.identity import Identity
 from meshbus.node.replicas import replicaplacement
 from meshbus.node.replicas.replicaplacement import replica_tag
 from meshbus.wire.messages.redex import channel_id
+from meshbus.wire.messages.revocation import Revocation, Revoked
 from tests.node.replicas.replicatrio import CHANNEL, NAMES, ReplicaTrio, replica_trio, until
 
 PLACED = {"replicas": 3, "replica_replace_s": 1.0}
@@ -48,6 +50,35 @@ async def test_a_number_is_enough_to_replicate_and_a_lost_member_is_replaced(tmp
         await guest.publisher(CHANNEL, wait_s=60).publish(b"third")
         await until(lambda: spare.replicas()[0].role in {"replica", "leader"})
         await until(lambda: trio.payloads("spare") == [b"first", b"second", b"third"])
+
+
+async def test_a_revoked_leader_is_replaced_at_once_and_leads_nobody(tmp_path: Path) -> None:
+    trio, issuer = ReplicaTrio(tmp_path, **PLACED | {"replica_replace_s": 3600.0}), Identity.from_seed(bytes(range(32)))
+    policy = tmp_path / "policy.toml"
+    policy.write_text("# nothing is restricted\n", "utf-8")
+    try:
+        trust = {"policy_file": policy, "policy_issuers": [issuer.entity_id]}
+        for name in NAMES:
+            await trio.start(name, **trust)
+        old = await trio.led()
+        await trio.start("spare", **trust)
+        await until(lambda: len(trio.nodes["spare"].peers) == 3 and members(trio.nodes["spare"]) == set(NAMES))
+        assert (await trio.nodes[old].publisher(CHANNEL).publish(b"before")).replicated == "majority"
+        bad = trio.nodes[old]
+        record = Revocation.sign(issuer, Revoked.NODE, bad.public_key, at=1, reason="stolen")
+        trio.nodes["spare"].revoke(record)
+        others = {*NAMES, "spare"} - {old}
+        await until(lambda: all(bad.node_id not in {peer.node_id for peer in trio.nodes[one].peers} for one in others))
+        trio.nodes.pop(old)
+        await until(lambda: trio.leader() is not None and members(trio.nodes[trio.leader() or ""]) == others)
+        await trio.nodes["spare"].publisher(CHANNEL, wait_s=60).publish(b"after")
+        await until(lambda: trio.payloads("spare") == [b"before", b"after"])
+        with pytest.raises(AuthError, match="was revoked"):
+            await bad.publisher(CHANNEL).publish(b"never")
+        await bad.close()
+    finally:
+        for name in list(trio.nodes):
+            await trio.stop(name)
 
 
 async def test_only_nodes_with_the_required_tags_are_chosen(tmp_path: Path) -> None:

@@ -86,7 +86,23 @@ def test_unknown_percentiles_are_left_out_and_negative_ones_are_drawn() -> None:
 def test_two_cases_are_beside_each_other() -> None:
     counts = {("a", "now", "passed"): 5, ("a", "then", "dropped"): 5}
     rows = values(charts.before_after(counts, title="What changes?", unit="packets", order=("now", "then")))
-    assert [(row["case"], row["fate"], row["count"]) for row in rows] == [("now", "passed", 5), ("then", "dropped", 5)]
+    bars = [(row["case"], row["fate"], row["count"]) for row in rows if "fate" in row]
+    assert bars == [("now", "passed", 5), ("then", "dropped", 5)]
+    assert [row["text"] for row in rows if "text" in row] == ["now: 5 passed", "then: 5 dropped"]
+
+
+@pytest.mark.parametrize("color", [*charts.PALETTE, charts.GOOD, charts.BAD])
+@pytest.mark.parametrize("paper", ["#ffffff", "#14181d"])
+def test_every_color_can_be_seen_on_a_light_and_on_a_dark_page(color: str, paper: str) -> None:
+    one, other = sorted((luminance(color), luminance(paper)))
+    assert (other + 0.05) / (one + 0.05) >= 3, "the contrast that WCAG asks for of figures"
+
+
+def luminance(color: str) -> float:
+    """Return how bright a color is, as WCAG defines it."""
+    parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def test_counts_are_short() -> None:

@@ -84,6 +84,9 @@ def test_the_directory_says_which_format_its_tables_have(tmp_path: Path) -> None
         Store(tmp_path / "tables", table_format="other")
     with pytest.raises(PipelineError, match="unknown format 'other'; choose from parquet"):
         Store(tmp_path / "new", table_format="other")
+    (tmp_path / "tables" / "_tables.json").write_text('{"format": "parquet", "version": 2}')
+    with pytest.raises(PipelineError, match="tables of a pipeline, version 2, was written by a newer meshbus"):
+        Store(tmp_path / "tables")
     (tmp_path / "tables" / "_tables.json").write_text("junk")
     with pytest.raises(PipelineError, match=r"_tables\.json cannot be read"):
         open_store(tmp_path / "tables")

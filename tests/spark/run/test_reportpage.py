@@ -8,7 +8,7 @@ from typing import Any
 from meshbus.spark.lake import charts
 from meshbus.spark.lake.goldtable import Drawn
 from meshbus.spark.lake.named import NamedId
-from meshbus.spark.run.reportpage import Part, page, table_of
+from meshbus.spark.run.reportpage import Part, Summary, page, table_of
 
 MADE = datetime(2026, 11, 18, 7, 0, tzinfo=UTC)
 EVIL = "</script><script>alert(1)</script>\"'&"
@@ -46,17 +46,18 @@ def read(text: str) -> Reader:
 
 
 def make(*parts: Part, **facts: int) -> str:
-    return page(parts, facts, MADE)
+    return page(parts, Summary(MADE, facts, (MADE, MADE)))
 
 
 def test_a_page_has_its_questions_figures_sentences_and_tables() -> None:
     chart = charts.stacked_bars({("a", "b"): 3}, title="How many?", unit="events", what="channel")
     other = charts.stacked_bars({("a", "b"): 3}, title="And how many here?", unit="events", what="channel")
-    text = make(Part("How many?", "gold.x", Drawn((chart, other), ("A note.",), [{"n": 1}])), events=1_234)
+    text = make(Part("How many?", "gold.x", Drawn((chart, other), ("A note.",), [{"n": 1}])), events=1_234, bytes=5_000)
     seen = read(text).seen
     assert (seen.count("figure"), seen.count("table"), seen.count("h2"), seen.count("noscript")) == (2, 1, 1, 2)
     assert "<dt>events</dt><dd>1,234</dd>" in text
-    assert "2026-11-18 07:00:00" in text
+    assert "<dt>bytes</dt><dd>5 kB</dd>" in text
+    assert "Events from 2026-11-18 07:00:00 to 2026-11-18 07:00:00. Made 2026-11-18 07:00:00." in text
     assert '"title": "And how many here?"' in text, "the heading of the part is another question"
     assert '"title": "How many?"' not in text, "the heading has this one"
     assert '"width": "container"' in text
@@ -71,7 +72,8 @@ def test_a_page_without_figures_has_no_library() -> None:
 
 def test_text_from_elsewhere_is_only_text() -> None:
     chart = charts.stacked_bars({(EVIL, EVIL): 3}, title=EVIL, unit=EVIL, what=EVIL)
-    text = make(Part(EVIL, EVIL, Drawn((chart,), (EVIL,), [{EVIL: EVIL, "origin": NamedId.of(5, EVIL)}])), **{EVIL: 1})
+    rows = [{EVIL: EVIL, "origin": NamedId.of(5, EVIL)}]
+    text = make(Part(EVIL, EVIL, Drawn((chart,), (EVIL,), rows, {EVIL: EVIL})), **{EVIL: 1})
     read(text)
     assert "<script>alert(1)" not in text
     assert "&lt;script&gt;alert(1)" in text
@@ -80,14 +82,16 @@ def test_text_from_elsewhere_is_only_text() -> None:
 def test_cells_say_names_numbers_and_what_is_unknown() -> None:
     row: dict[str, Any] = {
         "publisher": NamedId.of(-1, "west-rover"), "receiver": -1, "log": b"\x01\xff", "events": 1_234, "share": 0.25,
-        "peer": None, "failure": None, "seen": MADE, "good": True,
+        "delay_us": 1500.0, "peer": None, "failure": None, "seen": MADE, "good": True,
     }  # fmt: skip
     text = table_of([row], "What?")
     assert f'<td title="{"f" * 16}" data-v="west-rover">west-rover</td>' in text
-    for cell in ("f" * 16, "01ff", "1,234", "0.2", "unknown", "2026-11-18 07:00:00", "True"):
+    for cell in ("f" * 16, "01ff", "1,234", "0.25", "1.5 ms", "unknown", "2026-11-18 07:00:00", "yes"):
         assert f">{cell}</td>" in text
     assert "<td></td>" in text, "a move that did not fail has no failure"
     assert 'data-v="1234"' in text, "sorted by the number, not by its text"
+    assert '<th scope="col" class="n"><button type="button">delay</button>' in text
+    assert '<th scope="col"><button type="button">receiver</button>' in text, "an id is no number"
 
 
 def test_a_table_shows_its_first_rows_and_says_how_many_follow() -> None:

@@ -215,7 +215,9 @@ def test_what_cannot_be_read_is_named_and_nothing_is_lost_once_it_can(
     *_, events = sorted(log_dir.glob("a-*/*.parquet"))
     good = events.read_bytes()
     pq.write_table(pq.read_table(events).replace_schema_metadata({"meshbus.schema_version": "99"}), events)
-    with pytest.raises(PipelineError, match=rf"query events: .*{events.name}: schema version 99 .*newer meshbus"):
+    with pytest.raises(
+        PipelineError, match=rf"query events: .*{events.name}: sealed segment, version 99, .*newer meshbus"
+    ):
         run(spark, config, once=True)
     events.write_bytes(good)
     run(spark, config, once=True)

@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 class BoundedMap(Generic[Key, Value]):
     """The last `bound` entries, by the time they were put; putting a key again makes it the newest."""
 
-    __slots__ = ("_bound", "_entries", "_forget")
+    __slots__ = ("_bound", "_entries", "_forget", "get", "renew")
 
     def __init__(self, bound: int, forget: Callable[[], None] | None = None) -> None:
         """Create an empty map; `forget` is called for each entry that is evicted."""
@@ -24,6 +24,11 @@ class BoundedMap(Generic[Key, Value]):
         self._forget = forget
         # Not a dict: finding the first key of one whose first keys were deleted takes as many steps as were deleted.
         self._entries: OrderedDict[Key, Value] = OrderedDict()
+        # Methods of the dict itself: some are asked with every packet.
+        self.get: Callable[[Key], Value | None] = self._entries.get
+        """Returns an entry, or None; its age does not change."""
+        self.renew: Callable[[Key], None] = self._entries.move_to_end
+        """Makes an entry the newest; raises KeyError if there is none."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -33,10 +38,6 @@ class BoundedMap(Generic[Key, Value]):
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._entries)
-
-    def get(self, key: Key) -> Value | None:
-        """Return an entry, or None; its age does not change."""
-        return self._entries.get(key)
 
     def put(self, key: Key, value: Value) -> None:
         """Set an entry and make it the newest; evict the oldest one if the map is full."""

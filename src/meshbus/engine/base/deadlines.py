@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Any)
@@ -20,12 +21,14 @@ _SLACK = 64
 class Deadlines(Generic[Key]):
     """A deadline for each key."""
 
-    __slots__ = ("_heap", "_times")
+    __slots__ = ("_heap", "_times", "first")
 
     def __init__(self) -> None:
         self._times: dict[Key, float] = {}
         self._heap: list[tuple[float, Key]] = []
         """Pairs of deadline and key. A pair that differs from `_times` is stale."""
+        self.first = inf
+        """No deadline is before this time; infinite without any. An attribute: it is looked at after every packet."""
 
     def __len__(self) -> int:
         return len(self._times)
@@ -48,6 +51,7 @@ class Deadlines(Generic[Key]):
         if len(self._heap) > 2 * len(self._times) + _SLACK:
             self._heap = [(time, key) for key, time in self._times.items()]
             heapify(self._heap)
+        self.first = self._heap[0][0]
 
     def drop(self, key: Key) -> bool:
         """Remove the deadline of a key, and return whether it had one."""
@@ -59,14 +63,11 @@ class Deadlines(Generic[Key]):
             time, key = self._heap[0]
             # The top may be stale; drop such pairs here, where they would be in the way.
             if self._times.get(key) == time:
+                self.first = time
                 return time
             heappop(self._heap)
+        self.first = inf
         return None
-
-    def due(self, now: float) -> bool:
-        """Return whether `over` may return a key; False if surely not."""
-        # No deadline is before the top, be it stale or not.
-        return bool(self._heap) and self._heap[0][0] <= now
 
     def over(self, now: float, most: int | None = None) -> list[Key]:
         """Remove the keys whose deadline has passed, at most so many, and return them, earliest first."""

@@ -13,9 +13,12 @@ import msgspec
 
 from meshbus.errors import HandshakeFault
 from meshbus.names.channel import ChannelName
+from meshbus.policy.registry import Mismatch
 from meshbus.wire.messages.append import Appended
 from meshbus.wire.messages.fleetpolicy import PolicyStatement
 from meshbus.wire.messages.membership import AckReason
+from meshbus.wire.messages.revocation import Revocation
+from meshbus.wire.messages.token import PermissionToken
 
 
 class SessionUp(msgspec.Struct, frozen=True):
@@ -54,6 +57,34 @@ class DownReason(StrEnum):
     """It said goodbye."""
     OVERRUN = "overrun"
     """More than a million of its packets in a row were lost, so that its session cannot go on; connect again."""
+    REVOKED = "revoked"
+    """Its key was revoked by an issuer of the fleet; it gets no other session."""
+    RETIRED = "retired"
+    """Its session began with a mesh key that was replaced, and it did not prove that it has the new one."""
+
+
+class TokenIssued(msgspec.Struct, frozen=True):
+    """This node issued a token in place of one that it had issued before, for the peer that asked for it."""
+
+    node_id: int
+    token: PermissionToken
+
+
+class TokenRenewed(msgspec.Struct, frozen=True):
+    """A token of this node was renewed by its issuer."""
+
+    node_id: int
+    """The issuer's node."""
+    old: PermissionToken
+    new: PermissionToken
+
+
+class TokenNotRenewed(msgspec.Struct, frozen=True):
+    """The issuer of a token of this node refuses to renew it. Reported once for each token and reason."""
+
+    node_id: int
+    token: PermissionToken
+    why: str
 
 
 class PeerFailed(msgspec.Struct, frozen=True):
@@ -151,6 +182,8 @@ class Negotiated(msgspec.Struct, frozen=True):
 
     node_id: int
     compatible: frozenset[int]
+    incompatible: tuple[Mismatch, ...] = ()
+    """What both have at versions that do not fit, and therefore do not use."""
 
 
 class PeerPlain(msgspec.Struct, frozen=True):
@@ -235,6 +268,8 @@ class EndReason(StrEnum):
     CANCELED = "canceled"
     EXPIRED = "expired"
     PEER_GONE = "peer_gone"
+    REVOKED = "revoked"
+    """Its key may not send requests any more."""
 
 
 class RequestEnded(msgspec.Struct, frozen=True):
@@ -358,6 +393,14 @@ class PolicyArrived(msgspec.Struct, frozen=True):
     policy: bytes
 
 
+class RevocationTaken(msgspec.Struct, frozen=True):
+    """A revocation came into effect at this node."""
+
+    record: Revocation
+    source: int | None
+    """The neighbor that sent it; None if it was given to this node."""
+
+
 Control: TypeAlias = (
     SessionUp
     | HandshakeFailed
@@ -365,6 +408,9 @@ Control: TypeAlias = (
     | PeerFailed
     | PeerRecovered
     | PeerGone
+    | TokenIssued
+    | TokenRenewed
+    | TokenNotRenewed
     | Reached
     | Acked
     | Subscribed
@@ -390,4 +436,5 @@ Control: TypeAlias = (
     | ReplicaWork
     | Carried
     | PolicyArrived
+    | RevocationTaken
 )

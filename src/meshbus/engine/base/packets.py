@@ -79,15 +79,16 @@ class Train(msgspec.Struct, frozen=True):
             yield bytes(view[start : start + self.segment])
 
 
-class Output:
+class Output(msgspec.Struct, eq=False):
     """Result of one call into the engine: trains to send, events to deliver, and notices."""
 
-    __slots__ = ("control", "events", "trains")
-
-    def __init__(self) -> None:
-        self.trains: list[Train] = []
-        self.events: list[EventBatch] = []
-        self.control: list[Control] = []
+    trains: list[Train] = []
+    events: list[EventBatch] = []
+    control: list[Control] = []
+    forwarded: int = 0
+    """Packets of others that were sent on, or wait to be."""
+    parts: int = 0
+    """Parts of large events that were written to their place; the event comes with the last of them."""
 
     def send(self, address: Address, datagram: bytes) -> None:
         """Add a single datagram."""
@@ -98,3 +99,5 @@ class Output:
         self.trains += other.trains
         self.events += other.events
         self.control += other.control
+        self.forwarded += other.forwarded
+        self.parts += other.parts

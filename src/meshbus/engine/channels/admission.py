@@ -12,6 +12,7 @@ publish (`filter`, policy.md §4.6):
                                                    next tick
     capabilities no longer match, or the channel   removed from the roster
     is no longer configured
+    its key was revoked                            removed from the roster at once
 
 The 0.23 wire has no message that tells a subscriber about any of this. The decisions are in engine/channels/authorize.py.
 """
@@ -92,6 +93,7 @@ class Admission(Service):
         self.guard = AuthGuard()
         self.on_lapse: Callable[[list[Lapse], Output], None] = lambda _lapses, _out: None
         """Called with the subscriptions that a later check ended."""
+        self._revoked = context.revocations
         self._peers = context.peers
         self._counters = context.counters
         self._throttle = (
@@ -124,7 +126,7 @@ class Admission(Service):
         """
         if self.throttled(peer, now):
             return Reason.REFUSE_THROTTLED
-        refusal = self.authorizer.judge(peer.claims, channel, now, token)
+        refusal = self._judge_right(peer, channel, token, now)
         if refusal is not None:
             self._counters.count(refusal)
         return self._note(peer, refusal, now)
@@ -134,10 +136,23 @@ class Admission(Service):
 
         A requester sends and receives on the channel, so it must be allowed to subscribe and to publish (profile.md §7).
         """
-        refusal = self.authorizer.judge(peer.claims, channel, now)
+        refusal = self._judge_right(peer, channel, None, now)
         if refusal is not None:
             return ack_of(refusal)
-        return AckReason.NONE if self.authorizer.can_publish(peer.claims, channel, now) else AckReason.UNAUTHORIZED
+        return AckReason.NONE if self.may_publish(peer, channel, now) else AckReason.UNAUTHORIZED
+
+    def may_publish(self, peer: Peer, channel: ChannelName, now: float) -> bool:
+        """Return whether a peer may publish on a channel through this node."""
+        if peer.node_id in self._revoked.publishers:
+            self._counters.count(Reason.REFUSE_REVOKED)
+            return False
+        return self.authorizer.can_publish(peer.claims, channel, now)
+
+    def lapse(self, node_id: int, channel: ChannelName, now: float) -> Reason | None:
+        """Return the reason why a peer may no longer get the events of a channel, or None."""
+        if node_id in self._revoked.subscribers:
+            return Reason.LAPSE_REVOKED
+        return self.authorizer.lapse(self._claims(node_id), channel, now)
 
     def _note(self, peer: Peer, refusal: Reason | None, now: float) -> Reason | None:
         """Record the outcome in the throttle, and return it."""
@@ -258,6 +273,14 @@ class Admission(Service):
         # policy.md §4.4: a peer at its limit may still renew a subscription that it has.
         if full and self.roster.group_of(channel, peer.node_id) is None:
             return Reason.REFUSE_TOO_MANY_CHANNELS
+        return self._judge_right(peer, channel, token, now)
+
+    def _judge_right(
+        self, peer: Peer, channel: ChannelName, token: bytes | Presented | None, now: float
+    ) -> Reason | None:
+        # By the node id, which every session has: a peer that announced nothing has no other name.
+        if peer.node_id in self._revoked.subscribers:
+            return Reason.REFUSE_REVOKED
         return self.authorizer.judge(peer.claims, channel, now, token)
 
     def _recheck(self, node_ids: Iterable[int], now: float, out: Output) -> None:
@@ -269,9 +292,8 @@ class Admission(Service):
         self.on_lapse(lapses, out)
 
     def _lapses(self, node_id: int, now: float) -> Iterator[Lapse]:
-        claims = self._claims(node_id)
         for channel in self.roster.channels_of(node_id):
-            why = self.authorizer.lapse(claims, channel, now)
+            why = self.lapse(node_id, channel, now)
             if why is not None:
                 yield Lapse(node_id, channel, why)
 

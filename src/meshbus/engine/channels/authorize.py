@@ -31,6 +31,9 @@ from meshbus.policy.tokens import Presented, TokenCache
 from meshbus.wire.messages.membership import AckReason
 from meshbus.wire.messages.token import PermissionToken, Scope, decode_chain
 
+MUTED = "its key was revoked; `meshbus revoke ls` shows by whom and why"
+"""Why a node may not publish, for people."""
+
 _NANOSECONDS = 1_000_000_000
 _SUBSCRIBE = int(Scope.SUBSCRIBE)
 
@@ -59,6 +62,8 @@ class Authorizer:
         """Configurations of this node's channels, or None."""
         self.default_visibility = Visibility.GLOBAL
         """Visibility of channels without a configuration (policy.md §2.3)."""
+        self._node_id = context.identity.node_id
+        self.revocations = context.revocations
         self._unannounced_global = context.settings.unannounced_global
         self._counters = context.counters
         self._wall = context.wall
@@ -118,11 +123,16 @@ class Authorizer:
         """Return whether a cached token lets the peer subscribe to a channel now."""
         entity = claims.holder
         # policy.md §2.1: by the requested name. A 0.23 node takes the hash of the entry, which may be that of a prefix.
-        return entity is not None and self.tokens.check(entity, _SUBSCRIBE, channel.hash, self._unix(now))
+        return entity is not None and self.tokens.check(entity, _SUBSCRIBE, channel, self._unix(now))
+
+    @property
+    def muted(self) -> bool:
+        """Whether this node itself may not publish any more, because its key was revoked."""
+        return self._node_id in self.revocations.publishers
 
     def can_publish_locally(self, channel: ChannelName, now: float) -> bool:
         """Return whether this node itself may publish on a channel."""
-        return self.can_publish(self.own, channel, now)
+        return not self.muted and self.can_publish(self.own, channel, now)
 
     def can_publish(self, claims: PeerClaims, channel: ChannelName, now: float) -> bool:
         """Return whether a node with these claims may publish on a channel."""
@@ -189,7 +199,7 @@ class Authorizer:
         skew_s = self.tokens.skew_s
         if token.subject != claims.holder:
             return Reason.TOKEN_WRONG_SUBJECT
-        if not token.authorizes(_SUBSCRIBE, channel.hash):
+        if not token.authorizes(_SUBSCRIBE, channel):
             return Reason.TOKEN_WRONG_SCOPE
         if token.expired(unix, skew_s):
             return Reason.TOKEN_EXPIRED

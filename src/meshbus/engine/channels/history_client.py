@@ -45,6 +45,7 @@ from meshbus.wire.messages.history import (
     encode_history,
     history_stream,
 )
+from meshbus.wire.messages.revocation import Revocation, Revoked
 
 MAX_READINGS = 256
 """Readings of this node. Our choice: with a full window each, 128 MiB are on the way."""
@@ -172,11 +173,14 @@ class Replays(Service):
 
         With `follow`, the reading continues with new events; without it, `HistoryEnded` reports the end. If the start
         was removed by retention, `from_first` begins at the first event left; without it the reading fails with
-        RANGE_GONE. Raises PeerError if the peer cannot serve history, and LocalProtocolError if `since` or the number of
-        readings is out of range.
+        RANGE_GONE. Raises PeerError if the peer cannot serve history or may not publish any more, and LocalProtocolError if
+        `since` or the number of readings is out of range.
         """
         if not peer.uses(Subprotocol.HISTORY):
             problem = "it cannot serve history (0x4d02 is not negotiated); subscribe without `since`"
+            raise PeerError(PeerFault.UNREACHABLE, peer.node_id, problem)
+        if peer.muted:
+            problem = "its key was revoked, so its events do not count; `meshbus revoke ls` shows by whom and why"
             raise PeerError(PeerFault.UNREACHABLE, peer.node_id, problem)
         if not 0 <= since <= MAX_SEQ:
             raise LocalProtocolError(f"since must be in [0, {MAX_SEQ}], got {since}")
@@ -247,6 +251,12 @@ class Replays(Service):
         for (of, req), reading in list(self._by_req.items()):
             if of == node_id and history_stream(req) == stream_id:
                 self._retry(reading, now)
+
+    def revoked(self, record: Revocation, now: float, out: Output) -> None:
+        """End the readings at a publisher whose events do not count any more."""
+        if record.what is Revoked.PUBLISH:
+            for reading in [one for one in self._readings.values() if one.node_id == record.node_id]:
+                self._fail(reading, HistoryFault.DENIED, now, out)
 
     def next_timer(self) -> float | None:
         """Return the earliest time to ask again, or None."""

@@ -181,6 +181,7 @@ class History(Service):
         """Streams by peer on which the last answer was sent, and which may still wait to be acknowledged."""
         self._moved: dict[_Reader, None] = {}
         """Readers whose page was sent, so that the next one can be read."""
+        self.unfinished = (self._moved,)
         self._sweep_at: float | None = None
         self._large_pages: Counter[int] = Counter()
         """Bytes of the large pages that are being sent, by peer."""
@@ -204,6 +205,8 @@ class History(Service):
                     self._counters.count(Reason.CANCEL_LATE)
                 else:
                     self._abandon(reader, out)
+            case _ if peer.muted:
+                self._counters.count(Reason.REVOKED_PUBLISHER)
             case _:
                 self._replays.on_answer(peer, decoded, now, out)
 
@@ -344,7 +347,7 @@ class History(Service):
         peer, authorizer, channel = self._peers.get(reader.node_id), self._admission.authorizer, reader.read.channel
         if peer is None:
             return False
-        why = authorizer.lapse(peer.claims, channel, now)
+        why = self._admission.lapse(reader.node_id, channel, now)
         if why is not None:
             self._counters.count(why)
             self._end(reader, _CODES.get(why, ErrorCode.DENIED), now, out)

@@ -12,6 +12,8 @@ answers to this file. The messages are described in docs/wire/profile.md.
 
 from __future__ import annotations
 
+import msgspec
+
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.notices import Matched, PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
@@ -131,6 +133,13 @@ class Following(Service):
         self._send(peer, followed, now, out)
         followed_by_request[request] = followed
         return request
+
+    def token_renewed(self, old: bytes, new: bytes) -> None:
+        """Send interests that have the old token with the new one from now on; publishers that keep the old one get it."""
+        for followed_by_request in self._followed.values():
+            for followed in followed_by_request.values():
+                if followed.order.token == old:
+                    followed.order = msgspec.structs.replace(followed.order, token=new)
 
     def unfollow(self, node_id: int, request: int, now: float, out: Output) -> bool:
         """Cancel an interest, and return whether it existed. Events that still arrive are no longer delivered for it."""

@@ -78,6 +78,7 @@ class Membership(Service):
         self._joined = joined
         self._proofs = proofs
         proofs.settled = self._proved
+        self._peers = context.peers
         self._counters = context.counters
         self._entropy = context.entropy
         self._ack_timeout_s = context.settings.ack_timeout_s
@@ -119,6 +120,16 @@ class Membership(Service):
         """Subscribe again to every accepted channel of a publisher, because it may have dropped them."""
         for one in list(self._granted.get(peer.node_id, {}).values()):
             self.subscribe(peer, one.channel, now, out, token=one.token, queue_group=one.queue_group)
+
+    def token_renewed(self, old: bytes, new: bytes, now: float, out: Output) -> None:
+        """Subscribe again, with the new token, to every channel that was accepted with the old one."""
+        for node_id, granted in self._granted.items():
+            peer = self._peers.get(node_id)
+            for one in [one for one in granted.values() if one.token == old]:
+                # Kept also for a publisher that is away: it is asked when it is back.
+                granted[one.channel] = msgspec.structs.replace(one, token=new)
+                if peer is not None:
+                    self.subscribe(peer, one.channel, now, out, token=new, queue_group=one.queue_group)
 
     def recovered(self, peer: Peer, now: float, out: Output) -> None:
         """Subscribe again: a publisher that declared us failed has dropped our subscriptions (policy.md §5.1)."""

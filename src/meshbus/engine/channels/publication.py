@@ -178,6 +178,22 @@ class Confirmation:
         return PublishReport(self._attempted, self._attempted - len(errors), errors, acknowledged=acknowledged)
 
 
+class _Outlet:
+    """What the events of a channel need: their numbers, and what all events of one plan share."""
+
+    __slots__ = ("header", "number", "plan", "report")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        """The publish number of the next event."""
+        self.plan: PublishPlan | None = None
+        """The plan by which the last event was sent."""
+        self.header = Header()
+        """The pattern of the headers of its packets."""
+        self.report = PublishReport(0, 0)
+        """The report of an event that was sent to all its subscribers."""
+
+
 class Publications(Service):
     """All publishes of one node."""
 
@@ -197,14 +213,12 @@ class Publications(Service):
         """Their bytes, without framing."""
         self.tally = Tally()
         """What was published, by channel, whether or not anybody subscribes."""
-        self._numbers: BoundedMap[ChannelName, int] = BoundedMap(
+        self._outlets: BoundedMap[ChannelName, _Outlet] = BoundedMap(
             MAX_NUMBERED, self._counters.forgetting("publish_numbers")
         )
-        """The publish number of the next event, by channel."""
-        self._last: tuple[PublishPlan | None, Header, PublishReport] = (None, Header(), PublishReport(0, 0))
-        """The last plan, the header of its packets, and the report of an event that was sent to all its subscribers."""
         self._moved: dict[Publication, None] = {}
         """Publishes of which a leg has ended, so that others may start."""
+        self.unfinished = (self._moved,)
 
     def publish(
         self,
@@ -217,7 +231,9 @@ class Publications(Service):
     ) -> Publication:
         """Send events to the subscribers of a channel; raises the errors of Engine.publish."""
         prepared = self.prepare(channel, offsets, data, config, now)
-        return self._send(prepared, self._number(channel, len(offsets) - 1, now), now, out)
+        outlet = self._outlet(channel, now)
+        number, outlet.number = outlet.number, outlet.number + prepared.events
+        return self._send(prepared, number, now, out)
 
     def prepare(
         self,
@@ -269,9 +285,12 @@ class Publications(Service):
         if size > MAX_EVENT:
             return self.publish(channel, *columns_of([event]), config, now, out)
         plan = self._planner.plan(channel, config, now)
-        number = self._number(channel, 1, now)
+        outlet = self._outlet(channel, now)
+        if outlet.plan is not plan:
+            self._aim(outlet, plan)
+        header, report, number = outlet.header, outlet.report, outlet.number
+        outlet.number = number + 1
         self.tally.add(channel, 1, size)
-        header, report = self._pattern(plan)
         payload, legs = size.to_bytes(FRAME_PREFIX_BYTES, "little") + event, plan.legs
         if len(payload) > ROUTED_PAYLOAD and self._is_relayed(plan):
             return self._send_slowly(plan, config, event, number, now, out)
@@ -333,17 +352,24 @@ class Publications(Service):
         else:
             self._counters.count(Reason.PUSH_EXPIRED, int(packed.counts[leg.sent :].sum()))
 
-    def _number(self, channel: ChannelName, events: int, now: float) -> int:
-        """Return the publish number of the next event of a channel, and advance it by `events`."""
-        number = self._numbers.get(channel)
-        if number is None:
-            # profile.md §2: numbers continue over restarts; the wall clock is above every number used before. A clock
-            # that was never set must not make them look like those of a log.
-            number = self._wall(now)
-            if number < CLOCK_NUMBERS:
-                number += CLOCK_NUMBERS
-        self._numbers.put(channel, number + max(events, 0))
-        return number
+    def _outlet(self, channel: ChannelName, now: float) -> _Outlet:
+        """Return what the next event of a channel needs; it is the one that was used last."""
+        outlet = self._outlets.get(channel)
+        if outlet is not None:
+            self._outlets.renew(channel)
+            return outlet
+        # profile.md §2: numbers continue over restarts; the wall clock is above every number used before. A clock
+        # that was never set must not make them look like those of a log.
+        number = self._wall(now)
+        outlet = _Outlet(number if number >= CLOCK_NUMBERS else number + CLOCK_NUMBERS)
+        self._outlets.put(channel, outlet)
+        return outlet
+
+    def _aim(self, outlet: _Outlet, plan: PublishPlan) -> None:
+        """Send along a plan from now on: make what its events share."""
+        outlet.plan = plan
+        outlet.header = plan.header(origin_hash=self._origin_hash, subnet_id=self._subnet_id, hop_ttl=HOP_TTL)
+        outlet.report = PublishReport(len(plan.legs), len(plan.legs), (), plan.filtered)
 
     def _send_slowly(
         self, plan: PublishPlan, config: PublishConfig, event: bytes, number: int, now: float, out: Output
@@ -361,7 +387,10 @@ class Publications(Service):
         return self._begin(prepared, number, now, out)
 
     def _begin(self, prepared: Prepared, number: int, now: float, out: Output) -> Publication:
-        (header, _), stamp, loads = self._pattern(prepared.plan), stamp_of(self._wall(now)), list[Cargo]()
+        outlet, stamp, loads = self._outlet(prepared.plan.channel, now), stamp_of(self._wall(now)), list[Cargo]()
+        if outlet.plan is not prepared.plan:
+            self._aim(outlet, prepared.plan)
+        header = outlet.header
         for piece in prepared.pieces:
             if isinstance(piece, Packed):
                 loads.append(Load(header, Packed(piece.data, piece.bounds, piece.counts, stamp), number))
@@ -384,18 +413,6 @@ class Publications(Service):
             publication = next(iter(self._moved))
             del self._moved[publication]
             self._run(publication, now, out)
-
-    def _pattern(self, plan: PublishPlan) -> tuple[Header, PublishReport]:
-        """Return the header of the packets of a plan, and the report of an event that was sent to all its subscribers.
-
-        The same objects as long as the plan is the same.
-        """
-        known, header, report = self._last
-        if known is not plan:
-            header = plan.header(origin_hash=self._origin_hash, subnet_id=self._subnet_id, hop_ttl=HOP_TTL)
-            report = PublishReport(len(plan.legs), len(plan.legs), (), plan.filtered)
-            self._last = plan, header, report
-        return header, report
 
     def _run(self, publication: Publication, now: float, out: Output) -> None:
         """Start legs up to the limit, and end the publish if all have ended."""

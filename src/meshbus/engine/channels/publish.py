@@ -25,6 +25,7 @@ import msgspec
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.channels.admission import Admission
+from meshbus.engine.channels.authorize import MUTED
 from meshbus.errors import (
     AuthError,
     AuthFault,
@@ -268,7 +269,12 @@ class Planner:
         Raises AuthError if this node may not publish on the channel, and ChannelError if the packets exceed the rate
         limit of the channel. In both cases nothing may be sent.
         """
-        stamp = self._state()
+        admission = self._admission
+        authorizer = admission.authorizer
+        registry = authorizer.registry
+        version = 0 if registry is None else registry.version
+        default, revoked = authorizer.default_visibility, authorizer.revocations.version
+        stamp = admission.roster.version, admission.guard.version, registry, version, default, revoked
         if stamp != self._stamp:
             self._known.clear()
             self._stamp = stamp
@@ -326,6 +332,9 @@ class Planner:
     def _make(self, channel: ChannelName, config: PublishConfig, now: float) -> PublishPlan:
         admission, authorizer = self._admission, self._admission.authorizer
         policy = authorizer.config_of(channel)
+        if authorizer.muted:
+            self._counters.count(Reason.REFUSE_PUBLISH_DENIED)
+            raise AuthError(AuthFault.DENIED, f"this node may not publish on {str(channel)!r}: {MUTED}")
         # policy.md §5.2: a publisher must satisfy the policy of its own channel, or nothing is sent.
         if policy is not None and not policy.is_open and not authorizer.can_publish_locally(channel, now):
             self._counters.count(Reason.REFUSE_PUBLISH_DENIED)
@@ -368,13 +377,6 @@ class Planner:
             and (policy is None or policy.is_open)
             and not self._admission.roster.has_groups(channel)
         )
-
-    def _state(self) -> tuple[object, ...]:
-        admission = self._admission
-        registry = admission.authorizer.registry
-        version = 0 if registry is None else registry.version
-        default = admission.authorizer.default_visibility
-        return admission.roster.version, admission.guard.version, registry, version, default
 
     def _take_rate(self, channel: ChannelName, rate: int, packets: int, now: float) -> None:
         # policy.md §5.3: a 0.23 node stores the limit and never applies it; here it refuses before anything is sent.

@@ -51,6 +51,7 @@ from meshbus.wire.messages.request import (
     decode_request,
     encode_request,
 )
+from meshbus.wire.messages.revocation import Revocation, Revoked
 
 MAX_PENDING = 4096
 """Open requests of this node, to all peers. Our choice."""
@@ -325,11 +326,11 @@ class Responder:
         reply = Reply(req=request, status=ReplyStatus.FAILED, payload=text)
         return self._finish(node_id, reply, now, out)
 
-    def peer_gone(self, node_id: int, out: Output) -> None:
-        """Drop all requests of a peer that failed or is gone."""
+    def peer_gone(self, node_id: int, out: Output, reason: EndReason = EndReason.PEER_GONE) -> None:
+        """Drop all requests of a peer that failed or is gone, or that may not have answers any more."""
         for key in [key for key in self._open if key[0] == node_id]:
             self._close(key)
-            out.control.append(RequestEnded(*key, EndReason.PEER_GONE))
+            out.control.append(RequestEnded(*key, reason))
 
     def next_timer(self) -> float | None:
         """Return the earliest deadline of an open request, or None."""
@@ -423,6 +424,11 @@ class Requests(Service):
         """End all requests to and from a peer that failed or is gone."""
         self.requester.peer_gone(down.node_id, out)
         self.responder.peer_gone(down.node_id, out)
+
+    def revoked(self, record: Revocation, now: float, out: Output) -> None:
+        """End the open requests of a peer that may not send any more."""
+        if record.what in {Revoked.PUBLISH, Revoked.SUBSCRIBE}:
+            self.responder.peer_gone(record.node_id, out, EndReason.REVOKED)
 
     def next_timer(self) -> float | None:
         """Return the earliest deadline of both sides, or None."""

@@ -6,11 +6,12 @@ The checks, in this order; the first that fails drops the announcement with a co
     2  with hop count 0, it is about its sender               FOREIGN
     3  it is not about this node                              OWN
     4  it was not seen before                                 DUPLICATE
-    5  it is signed                                           UNSIGNED
-    6  the sender does not cause too many signature checks    RATE
-    7  the signature is valid                                 SIGNATURE
-    8  the node id follows from the entity key                NODE_ID
-    9  the node id is not pinned to another entity key        ENTITY
+    5  its node was not revoked                               REVOKED
+    6  it is signed                                           UNSIGNED
+    7  the sender does not cause too many signature checks    RATE
+    8  the signature is valid                                 SIGNATURE
+    9  the node id follows from the entity key                NODE_ID
+    10 the node id is not pinned to another entity key        ENTITY
 
 Then it is forwarded to the other peers, whatever its version, and kept if it is newer than the known one. What a peer
 announces about *itself* (signed, over its own session) also becomes its claims: entity, capabilities and subnet, by which
@@ -49,6 +50,7 @@ from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
 from meshbus.wire.messages.capability import Announcement, decode_announcement, encode_announcement
+from meshbus.wire.messages.revocation import Revocation, Revoked
 
 SEEN_S = 600.0
 """How long an announcement is remembered to detect copies (policy.md §8.4)."""
@@ -155,6 +157,7 @@ class Directory(Service):
         self._peers = context.peers
         self._services = context.services
         self._index = context.index
+        self._revoked = context.revocations
         self._counters = context.counters
         self._subnet = context.settings.subnet
         self._assignment = context.settings.assignment
@@ -291,6 +294,12 @@ class Directory(Service):
         if not self.config.keep_pins:
             self._pins.pop(node_id)
 
+    def revoked(self, record: Revocation, now: float, out: Output) -> None:
+        """Remove what a revoked node announced: it is not found any more, and others are not told of it."""
+        if record.what is Revoked.NODE:
+            self._index.remove(record.node_id)
+            self._recent.pop(record.node_id)
+
     def next_timer(self) -> float | None:
         """Return the time of the next sweep, or None."""
         return self._sweep_at
@@ -313,6 +322,9 @@ class Directory(Service):
 
     def _distrust(self, peer: Peer, heard: Announcement, now: float) -> Reason | None:
         """Return the reason to drop an announcement, or None."""
+        # By the id, which follows from the key: before anything that costs time.
+        if heard.node_id in self._revoked.nodes:
+            return Reason.ANNOUNCEMENT_REVOKED
         if heard.signature is None and self.config.require_signed:
             return Reason.ANNOUNCEMENT_UNSIGNED
         if not self._may_check(peer, heard, now):

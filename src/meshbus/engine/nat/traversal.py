@@ -63,6 +63,8 @@ class Step(Enum):
 class Traversal(Service):
     """Connection attempts of this node to nodes behind NATs, and the detection of its own NAT type."""
 
+    unfinished = ()  # it only handles notices
+
     def __init__(self, context: Context, mesh: Mesh, reflex: Reflex, rendezvous: Rendezvous) -> None:
         self._peers = context.peers
         self._handshakes = context.services[Handshakes]

@@ -142,11 +142,18 @@ class Intake:
                 first += routed
                 continue
             run = scan(batch.data, starts[first:], lengths[first:]) if first else scan(batch.data, starts, lengths)
-            if run is None or len(run) * RUN_SHARE < count - first:
+            ahead = 0
+            if run is not None and len(run) <= FEW_PACKETS and len(run) * RUN_SHARE < count - first:
+                # Perhaps a few packets in front of a long run, such as a small event in front of a train.
+                ahead = len(run)
+                run = scan(batch.data, starts[first + ahead :], lengths[first + ahead :])
+            if run is None or len(run) * RUN_SHARE < count - first - ahead:
                 self._receive_mixed(batch, first, now, out)
                 return
-            self._receive_run(batch, first, run, now, out)
-            first += len(run)
+            if ahead:
+                self._receive_singly(batch, range(first, first + ahead), now, out)
+            self._receive_run(batch, first + ahead, run, now, out)
+            first += ahead + len(run)
 
     def _receive_run(self, batch: PacketBatch, first: int, run: Run, now: float, out: Output) -> None:
         """Open a run of packets that begins at row `first` of a batch."""

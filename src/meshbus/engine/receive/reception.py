@@ -96,6 +96,7 @@ class Reception:
         if (
             run is not None
             and run.subprotocol_id == Subprotocol.EVENTS
+            and not peer.muted
             and not (guarded and link.bars(run.session_id, run.subprotocol_id))
         ):
             if arrival is not None:
@@ -106,8 +107,10 @@ class Reception:
         for subprotocol_id, rows in groups:
             # Looked up for each group: a manifest earlier in the batch may have changed what was negotiated.
             headers, starts = opened.headers[rows], opened.starts[rows]
-            if guarded and link.bars(headers["session_id"].item(0), subprotocol_id):
-                self._refuse_clear(peer, subprotocol_id, headers, None if arrival is None else arrival.only(rows), now)
+            barred = guarded and link.bars(headers["session_id"].item(0), subprotocol_id)
+            refusal = Reason.INSECURE if barred else _muted(peer, subprotocol_id)
+            if refusal is not None:
+                self._refuse(peer, refusal, headers, None if arrival is None else arrival.only(rows), now)
                 continue
             disposition = self._dispatch.disposition(subprotocol_id, peer.negotiated)
             if arrival is not None:
@@ -133,22 +136,22 @@ class Reception:
 
     def on_packet(self, peer: Peer, header: Header, payload: bytes, now: float, out: Output) -> None:
         """Handle one opened packet."""
-        link = peer.link
-        if (link.closed or link.epoch) and link.bars(header.session_id, header.subprotocol_id):
+        link, session_id, subprotocol_id = peer.link, header.session_id, header.subprotocol_id
+        # Only packets under the first keys of a session can be barred, and only if it is to be secure.
+        barred = session_id == link.session_id and (link.closed or link.epoch) and link.bars(session_id, subprotocol_id)
+        if barred or (peer.muted and subprotocol_id == Subprotocol.EVENTS):
             self.on_packets(peer, Opened.of(header, payload), now, out)
             return
-        handle = self.handlers.get(header.subprotocol_id)
-        served = (
-            handle is not None and self._dispatch.disposition(header.subprotocol_id, peer.negotiated).way is Way.SERVICE
-        )
-        if header.subprotocol_id != Subprotocol.EVENTS and not served:
+        handle = self.handlers.get(subprotocol_id)
+        served = handle is not None and self._dispatch.disposition(subprotocol_id, peer.negotiated).way is Way.SERVICE
+        if subprotocol_id != Subprotocol.EVENTS and not served:
             self.on_packets(peer, Opened.of(header, payload), now, out)
             return
         if self._liveness.heard(peer, now, out, heartbeat=False):
             self._services.recovered(peer, now, out)
         if handle is None:
             self._delivery.take_one(peer, header, payload, now, out)
-        elif self._work.admits(peer.work, header.subprotocol_id, header.event_count, now):
+        elif self._work.admits(peer.work, subprotocol_id, header.event_count, now):
             for message in unpack_frames(payload, header.event_count):
                 handle(peer, message, now, out)
 
@@ -197,13 +200,12 @@ class Reception:
                 for message in unpack_frames(view[start : start + size], count):
                     handle(peer, message, now, out)
 
-    def _refuse_clear(
-        self, peer: Peer, subprotocol_id: int, headers: NDArray[np.void], arrival: Arrival | None, now: float
+    def _refuse(
+        self, peer: Peer, reason: Reason, headers: NDArray[np.void], arrival: Arrival | None, now: float
     ) -> None:
-        """Drop packets that are sealed with keys that other holders of the mesh key can compute."""
-        self._counters.count(Reason.INSECURE, len(headers))
+        self._counters.count(reason, len(headers))
         if arrival is not None:
-            self._record(peer, subprotocol_id, headers, arrival, now, Reason.INSECURE)
+            self._record(peer, headers["subprotocol_id"].item(0), headers, arrival, now, reason)
 
     def _record(
         self,
@@ -220,3 +222,8 @@ class Reception:
         else:
             reasons = self._delivery.refusals(peer, subprotocol_id, headers)
         self._mesh.tap.arrived(headers, arrival, reasons, now)
+
+
+def _muted(peer: Peer, subprotocol_id: int) -> Reason | None:
+    """Return why the events of a peer are not handled, or None."""
+    return Reason.REVOKED_PUBLISHER if peer.muted and subprotocol_id == Subprotocol.EVENTS else None

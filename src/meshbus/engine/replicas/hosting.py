@@ -58,6 +58,7 @@ class Hosting(Service, Generic[MemberType]):
         self._timers: Deadlines[bytes] = Deadlines()
         self._work: dict[bytes, Out] = {}
         """What the members asked for in this call into the engine."""
+        self.unfinished = (self._work,)
 
     def __getitem__(self, channel_id: bytes) -> MemberType:
         """Return the member of a channel, to look at it; KeyError if the channel is not replicated here."""

@@ -50,6 +50,8 @@ class Inbox:
         self._members: dict[bytes, frozenset[int]] = {}
         self._answers: deque[tuple[int, RedexMessage]] = deque()
         self._questions: deque[tuple[int, RedexMessage]] = deque()
+        self.queues = (self._answers, self._questions)
+        """What waits, in two queues."""
 
     def open(self, channel_id: bytes, members: frozenset[int]) -> None:
         """Accept messages of these members about a channel."""

@@ -33,6 +33,7 @@ class Replication(Hosting[ReplicationCoordinator]):
         super().__init__(context, Subprotocol.REDEX)
         self._wall = context.wall
         self._inbox = Inbox(context.counters, compat_47=context.settings.short_sync)
+        self.unfinished = (self._work, *self._inbox.queues)
 
     def open(
         self,

@@ -37,6 +37,7 @@ class ReplicaSets(Hosting[Leadership]):
         super().__init__(context, Subprotocol.LEADERSHIP)
         self._joined: dict[bytes, Joined] = {}
         """By channel: events that came in this batch of packets and that its member does not have yet."""
+        self.unfinished = (self._work, self._joined)
         self._newest: Joined | None = None
         """The last of these: mostly, the next message continues it."""
         self._runs: OrderedDict[int, tuple[Data, Packed]] = OrderedDict()

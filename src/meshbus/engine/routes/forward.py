@@ -6,9 +6,10 @@ The checks, in this order; the first that fails drops the packet with a reason:
     2  it is not our own packet that came back         OWN
     3  there is a route to the destination             NO_ROUTE
     4  the next hop is not where the packet came from  RETURNING
-    5  the verdict of the gateway                      engine/routes/boundary.py
+    5  neither end was revoked                         REVOKED
+    6  the verdict of the gateway                      engine/routes/boundary.py
 
-A 0.23 node checks only ttl and route; checks 1, 2 and 4 are stricter, and invisible to well-behaved peers.
+A 0.23 node checks only ttl and route; checks 1, 2, 4 and 5 are stricter, and invisible to well-behaved peers.
 
 The decision depends only on the routing header and a few fields of the inner header. So packets that agree in these
 form a *run*, which is judged once, and the decision is kept until something that it rests on changes. All new runs of a
@@ -34,6 +35,7 @@ from meshbus.engine.routes.fairqueue import FairQueue
 from meshbus.engine.routes.routing import RoutingTable
 from meshbus.engine.routes.tap import Decided, Recorder, Tap
 from meshbus.engine.session.service import Context
+from meshbus.names.channel import PUBLISH_STREAM_BIT
 from meshbus.names.identity import routing_id
 from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.reason import RECORDED, Reason
@@ -51,10 +53,6 @@ RELEASE_PACKETS = 256
 """Packets taken from the fair queue by one `release`. Our choice: a few system calls of the driver."""
 
 _ROUTE_PRIORITY, _PRIORITY = int(RouteFlags.PRIORITY), int(Flags.PRIORITY)
-
-
-FORWARDED = ("transit", "forwarded")
-"""The counter of packets that were sent on."""
 
 
 BOUNDS = (
@@ -102,6 +100,7 @@ class Forwarder:
         self._peers = context.peers
         self._table = table
         self._boundary = boundary
+        self._revoked = context.revocations
         self._tap = tap
         self._counters = context.counters
         self._open = context.settings.open_relay
@@ -130,7 +129,7 @@ class Forwarder:
             self._counters.count(Reason.STRANGER, last - first)
             return
         # docs/decisions/0013: a decision is valid until one of these changes; then all of them are dropped.
-        rests_on = self._table.version, self._peers.version, self._boundary.versions()
+        rests_on = self._table.version, self._peers.version, self._revoked.version, self._boundary.versions()
         if rests_on != self._rests_on:
             self._decisions, self._rests_on = self._no_decisions(), rests_on
         # The source is part of the key: whether a packet returns to its sender depends on it.
@@ -189,7 +188,7 @@ class Forwarder:
         if decision.judged:
             self._boundary.count(reason, count)
         if self._held and not reason:
-            self._counters.add(*FORWARDED, self._wait(run, decision, data, starts, lengths, now))
+            self._sent_on(self._wait(run, decision, data, starts, lengths, now), out)
             return
         recorder = self._tap.recorder
         # Before `count_hop`: a record shows the packets as they arrived.
@@ -202,7 +201,11 @@ class Forwarder:
         count_hop(data, starts, first, last)
         end = starts.item(last - 1) + lengths.item(last - 1)
         out.trains.append(Train(decision.hop, data.data[begin:end], size))
-        self._counters.add(*FORWARDED, count)
+        self._sent_on(count, out)
+
+    def _sent_on(self, count: int, out: Output) -> None:
+        out.forwarded += count
+        self._counters.add("transit", "forwarded", count)
 
     def _decide(
         self,
@@ -221,7 +224,11 @@ class Forwarder:
         headers = read_headers(data, begins + ROUTE_BYTES, sizes - ROUTE_BYTES).blanked()
         dests, senders = routes["dest_id"].tolist(), routes["src_id"].tolist()
         hops = [self._table.lookup(dest, now) for dest in dests]
-        reasons = [self._refuse(source, hop, sender) for hop, sender in zip(hops, senders, strict=True)]
+        origins, streams = (headers.columns[name].tolist() for name in ("origin_hash", "stream_id"))
+        reasons = [
+            self._refuse(source, hop, sender) or self._refuse_revoked(dest, origin, stream)
+            for hop, sender, dest, origin, stream in zip(hops, senders, dests, origins, streams, strict=True)
+        ]
         asked = [number for number, reason in enumerate(reasons) if not reason]
         # Packets that are dropped already must not be counted or judged by the gateway.
         table = np.ascontiguousarray(headers.rows.reshape(-1, HEADER_BYTES)[asked]).reshape(-1)
@@ -235,7 +242,6 @@ class Forwarder:
             verdicts, sources, where, guard = self._boundary.judge(
                 HeaderBatch(table, headers.status[asked]), judged["dest_id"], ttl, now
             )
-            origins, streams = (headers.columns[name].tolist() for name in ("origin_hash", "stream_id"))
             by_subnet = self._boundary.config is not None
             for row, number in enumerate(asked):
                 reason, hop = verdicts.item(row), hops[number]
@@ -262,6 +268,17 @@ class Forwarder:
         if hop is None:
             return Reason.NO_ROUTE.code
         return Reason.RETURNING.code if place_of(hop) == place_of(source) else 0
+
+    def _refuse_revoked(self, dest: int, origin: int, stream: int) -> int:
+        """Return the code of the reason to drop a packet because its origin or destination was revoked, or 0.
+
+        Not by the sender of the routing header, which is half of a node id and not authenticated: another node may have
+        the same half. A revoked neighbor has no session, so that its packets are those of a stranger.
+        """
+        revoked = self._revoked
+        publication = bool(stream & PUBLISH_STREAM_BIT)
+        cut = dest in revoked.nodes or origin in revoked.origins or (publication and dest in revoked.subscribers)
+        return Reason.REVOKED.code if cut else 0
 
     def _wait(
         self,

@@ -77,6 +77,7 @@ class Pingwaves:
         self._peers = context.peers
         self._table = table
         self._graph = graph
+        self._revoked = context.revocations
         self._counters = context.counters
         self._wall = context.wall
         self._seen: BoundedMap[tuple[int, bytes, int], float] = BoundedMap(
@@ -120,6 +121,8 @@ class Pingwaves:
             return Reason.PINGWAVE_OWN
         if wave.hop_count >= MAX_HOPS:
             return Reason.PINGWAVE_HOPS
+        if wave.node_id in self._revoked.nodes:
+            return Reason.PINGWAVE_REVOKED
         if sender is None:
             return Reason.PINGWAVE_STRANGER
         # After the checks that cost nothing, and only for neighbors: a stranger must not use up a rate.

@@ -184,6 +184,6 @@ class Publishers:
             return None
         end = nextafter(entry.expires_at, inf)
         if config.require_token:
-            token_end = self._tokens.permitted_until(known[1], Scope.PUBLISH, name.hash, unix)
+            token_end = self._tokens.permitted_until(known[1], Scope.PUBLISH, name, unix)
             end = min(end, self._now + token_end - wall_ns / _NANOSECONDS)
         return max(end, self._now + LATEST_S)

@@ -60,6 +60,8 @@ class HandshakeRelay(Service):
         # A peer may only speak for itself: else it could start handshakes in the name of others.
         elif relayed.src_id != peer.node_id:
             self._counters.count(Reason.RELAY_SOURCE)
+        elif relayed.dest_id in self._context.revocations.nodes:
+            self._counters.count(Reason.REFUSE_REVOKED)
         else:
             self._pass_on(relayed, now, out)
 

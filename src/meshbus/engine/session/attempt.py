@@ -32,6 +32,9 @@ JITTER_SHARE = 0.1
 QUIET_S = 2.0
 """How long an attempt may be without an answer before that is reported. Our choice: longer than round trips and retries of
 a working path, and soon enough for somebody who waits."""
+OTHER_KEY_S = 1.0
+"""How long an answer under one mesh key is awaited before the other one is tried, while a mesh changes its key. Our choice:
+several round trips, and much less than the timeout of a try, because half of the fleet has only one of them."""
 ANSWER_RATE, ANSWER_BURST = 20.0, 40.0
 """Answers read per second from other addresses than the one tried: each costs a curve operation. As in budget.py."""
 
@@ -81,7 +84,7 @@ class Attempt:
         "_entropy",
         "_initiator",
         "_node_id",
-        "_psk",
+        "_psks",
         "_timeout_s",
         "_tries",
         "due",
@@ -90,6 +93,7 @@ class Attempt:
         "link",
         "number",
         "phase",
+        "psk",
         "refused",
         "target",
         "unverified",
@@ -100,27 +104,32 @@ class Attempt:
         target: Target,
         *,
         node_id: int,
-        psk: bytes,
+        psks: tuple[bytes, ...],
         entropy: Entropy,
         tries: int,
         timeout_s: float,
         carry: Carry = carry_routed,
         follows: bool = False,
     ) -> None:
-        """Prepare the first try, so that an unusable public key is refused before anything is sent."""
+        """Prepare the first try, so that an unusable public key is refused before anything is sent.
+
+        The tries take the mesh keys in turn, the first one first; each key gets as many as `tries`.
+        """
         self.target = target
         self.follows = follows
         """Whether the address came from the routing table and changes with it."""
         self._node_id = node_id
-        self._psk = psk
+        self._psks = psks
         self._entropy = entropy
         self._carry = carry
-        self._tries = tries
+        self._tries = tries * len(psks)
         self._timeout_s = timeout_s
-        self._initiator = self._begin()
         self._answers = TokenBucket(ANSWER_RATE, ANSWER_BURST)
         self.number = 0
         """Number of tries so far."""
+        self.psk = psks[0]
+        """The mesh key of the last try."""
+        self._initiator = self._begin()
         self.phase = Phase.PAUSING
         self.due = 0.0
         self.unverified = 0
@@ -151,7 +160,7 @@ class Attempt:
             out.send(target.address, encode_handshake(message))
         self.number += 1
         self.phase = Phase.WAITING
-        self.due = now + self._timeout_s
+        self.due = now + self._patience_s()
         if self.number == 1 and self._tries > 1:  # with one try, the failure is the report
             self.due_quiet = now + min(QUIET_S, self._timeout_s)
 
@@ -247,9 +256,14 @@ class Attempt:
             f"that both nodes have the same mesh key, that the node there has the id {target.node_id:016x}, and {key}"
         )
 
+    def _patience_s(self) -> float:
+        """Return how long the answer to this try is awaited: not for long if the next try has another mesh key."""
+        return self._timeout_s if self.psk == self._psks[-1] else min(OTHER_KEY_S, self._timeout_s)
+
     def _begin(self) -> Initiator:
+        self.psk = self._psks[self.number % len(self._psks)]
         return Initiator(
-            psk=self._psk,
+            psk=self.psk,
             prologue=prologue(self._node_id, self.target.node_id),
             responder_public_key=self.target.public_key,
             ephemeral_private_key=self._entropy(KEY_BYTES),

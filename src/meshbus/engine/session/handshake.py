@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshbus.engine.base.boundedmap import BoundedMap
-from meshbus.engine.base.notices import PeerFailed, PeerGone
+from meshbus.engine.base.notices import HandshakeFailed, PeerFailed, PeerGone
 from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.session.attempt import Attempt, Carry, Phase, Target, carry_routed
 from meshbus.engine.session.budget import HandshakeBudget, Standing
@@ -56,6 +56,7 @@ from meshbus.wire.handshake import (
 )
 from meshbus.wire.header import Buffer, unpack_header
 from meshbus.wire.keys import Role, SessionKeys, derive_keys
+from meshbus.wire.messages.revocation import Revocation, Revoked
 from meshbus.wire.noise import KEY_BYTES, MIN_MESSAGE_BYTES, Responder, derive_public_key, prologue
 from meshbus.wire.route import RouteHeader
 
@@ -106,7 +107,7 @@ class Handshakes(Service):
         self.carry: Carry = carry_routed
         """Sends handshake messages to a node id; the handshake relay (routes/relay.py) replaces it."""
         self._context = context
-        self._psk = settings.psk
+        self._keys = context.mesh_keys
         self._static = context.static_private_key
         self._peers = context.peers
         self._counters = context.counters
@@ -148,9 +149,11 @@ class Handshakes(Service):
         one than the Noise key. Calling this again for the same target changes nothing.
 
         Raises HandshakeError if another attempt with the same routing id is under way, or if the node id or public key
-        cannot be used.
+        cannot be used, or the node was revoked.
         """
         self._check_id(node_id)
+        if node_id in self._context.revocations.nodes:
+            raise HandshakeError(HandshakeFault.REFUSED, _revoked(node_id))
         target = Target(node_id, address, public_key, routed, straight, given_key)
         # transport.md §10.3: one attempt per routing id, because an answer names only that.
         key = routing_id(node_id)
@@ -167,7 +170,7 @@ class Handshakes(Service):
         attempt = Attempt(
             target,
             node_id=self.node_id,
-            psk=self._psk,
+            psks=self._keys.accepted(now),
             entropy=self._entropy,
             tries=patience.tries,
             timeout_s=patience.timeout_s,
@@ -183,6 +186,11 @@ class Handshakes(Service):
         attempt = self._attempt(node_id)
         if attempt is not None:
             attempt.redirect(address)
+
+    def keys_changed(self) -> None:
+        """Use new mesh keys for what begins from now on."""
+        for node_id, expected in self._expected.items():
+            expected.responder = self._responder(node_id)
 
     def cancel_connect(self, node_id: int) -> bool:
         """Cancel the attempt to reach a node, and return whether there was one."""
@@ -253,6 +261,8 @@ class Handshakes(Service):
                 continue
             # A responder reads one message; the next one (a retry of the same node) needs a new responder.
             responder, expected.responder = expected.responder, self._responder(node_id)
+            if self._retired(responder, now):
+                return []
             self._answer(node_id, responder, source, None, now, out)
             return []
         return self._unread(tried, unverified=True)
@@ -295,6 +305,8 @@ class Handshakes(Service):
         payload = _read(responder, message)
         if payload is None:
             return self._unread(tried, unverified=True)
+        if self._retired(responder, now):
+            return []
         try:
             node_id = unpack_initiator_id(payload, route.src_id)
         except RemoteProtocolError:
@@ -328,6 +340,11 @@ class Handshakes(Service):
             return self._drop(reason_of(error))
         candidate = self._candidates.claim(session_id, source, datagram)
         return [] if candidate is None else self._judge(candidate, now, out)
+
+    def revoked(self, record: Revocation, now: float, out: Output) -> None:
+        """End the attempt to reach a node that was revoked."""
+        if record.what is Revoked.NODE and self._end_attempt(record.node_id):
+            out.control.append(HandshakeFailed(record.node_id, HandshakeFault.REFUSED, _revoked(record.node_id)))
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """Remember the address of a peer that proved itself: it will come back from there."""
@@ -384,6 +401,7 @@ class Handshakes(Service):
         """Handle a verified message 2: establish the session, unless the peer with the lower id also began one."""
         target = attempt.target
         link = Link(keys, Role.INITIATOR, target.address, now, route=route)
+        link.mesh_key = attempt.psk
         # Both sides began: the session of the lower node id wins, if it came from the address that we tried.
         rivals = self._candidates.of(target.node_id)
         # transport.md §10.3 recommends that the lower node id wins.
@@ -400,6 +418,9 @@ class Handshakes(Service):
         ephemeral = responder.initiator_ephemeral
         peer = self._peers.get(node_id)
         self._ephemerals.put(ephemeral, None)
+        if node_id in self._context.revocations.nodes:
+            self._counters.count(Reason.REFUSE_REVOKED)
+            return
         # The table of ephemerals is bounded, but a replay of the current session's message 1 is always recognized.
         if peer is not None and peer.link.ephemeral == ephemeral:
             self._drop(Reason.HANDSHAKE_REPLAY)
@@ -416,7 +437,7 @@ class Handshakes(Service):
         # transport.md §7: every forwarder increments the hop count, so 0 means that it came straight from its sender.
         relayed = route is not None and route.hop_count > 0
         link = Link(keys, Role.RESPONDER, source, now, route=self._route(node_id) if relayed else None)
-        link.ephemeral = ephemeral
+        link.ephemeral, link.mesh_key = ephemeral, responder.psk
         if node_id in self._expected:
             self._expected[node_id].link = link
         candidate = self._candidates.add(node_id, link, now)
@@ -508,7 +529,16 @@ class Handshakes(Service):
 
     def _responder(self, initiator: int) -> Responder:
         """Create the responder for message 1 of a node; its routing id is enough, as the prologue has no more."""
-        return Responder(psk=self._psk, prologue=prologue(initiator, self.node_id), static_private_key=self._static)
+        current, *others = self._keys.known
+        bound = prologue(initiator, self.node_id)
+        return Responder(psk=current, also=others, prologue=bound, static_private_key=self._static)
+
+    def _retired(self, responder: Responder, now: float) -> bool:
+        """Return whether a message was read under a mesh key that is not accepted any more; count it if so."""
+        retired = not self._keys.accepts(responder.psk, now)
+        if retired:
+            self._counters.count(Reason.HANDSHAKE_RETIRED_KEY)
+        return retired
 
     def _route(self, node_id: int) -> RouteHeader:
         return RouteHeader(ttl=self._routed_ttl, src_id=routing_id(self.node_id), dest_id=node_id)
@@ -579,3 +609,7 @@ def _reason(error: RemoteProtocolError) -> Reason:
             return Reason.HANDSHAKE_UNKNOWN_VERSION
         case _:
             return Reason.HANDSHAKE_UNKNOWN_KIND
+
+
+def _revoked(node_id: int) -> str:
+    return f"the key of node {node_id:016x} was revoked; `meshbus revoke ls` shows by whom and why"

@@ -29,6 +29,7 @@ from cryptography.exceptions import InvalidTag
 from meshbus import jit
 from meshbus.engine.base.packets import Address, Train
 from meshbus.engine.base.runscan import SEAL_BYTES, Run
+from meshbus.policy.bound import Bound, By
 from meshbus.wire.constants import AAD_BYTES, HEADER_BYTES, NONCE_BYTES, PACKET_COST, TAG_BYTES, Subprotocol
 from meshbus.wire.frames import Packed
 from meshbus.wire.header import Buffer, Header, aad_columns, aad_of, pack_header
@@ -40,12 +41,16 @@ from meshbus.wire.stamp import STAMP_AT
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MAX_TRAIN_BYTES = 65_000
-"""Largest train: below the 65 507 bytes that one UDP send over IPv4 can carry."""
+MAX_TRAIN_BYTES = 65_500
+"""Largest train: below the 65 507 bytes that one UDP send over IPv4 can carry. Eight full packets fit, as many as a receiver
+acknowledges at once: a flight of parts (streams/traffic.py) is one train, and one read."""
 MAX_TRAIN_PACKETS = 64
 """Datagrams in one train: what every Linux kernel with UDP_SEGMENT accepts (UDP_MAX_SEGMENTS)."""
 MAX_PADDING = 8
 """Pad to equal length if that adds at most one byte in this many. Our choice: fewer sends outweigh the extra bytes."""
+MAX_PATTERNS = 256
+"""Streams of one session of which the header is kept ready for single events. Our choice: more channels than most nodes
+publish on; making one again takes as long as sealing four events."""
 
 IN_THE_CLEAR = frozenset(
     {
@@ -72,6 +77,19 @@ _STAMP = struct.Struct("<I")
 _U8, _I64 = np.dtype(np.uint8), np.dtype(np.int64)
 
 
+BOUNDS = (
+    Bound(
+        name="sealing_patterns",
+        what="streams to a peer whose packet header is kept ready",
+        by=By.PEER,
+        per_node=None,
+        per={"peer": MAX_PATTERNS},
+        full="all are made again",
+        counter="none: only a cache",
+    ),
+)
+
+
 class Opening(NamedTuple):
     """Decrypted packets of one session."""
 
@@ -86,7 +104,7 @@ class Opening(NamedTuple):
 class _Pieces(NamedTuple):
     """What the packets of one header share, for `Link.seal_one`."""
 
-    header: Header | None
+    header: Header
     front: bytes
     """Routing header and packet header up to the nonce counter."""
     start: bytes
@@ -95,9 +113,6 @@ class _Pieces(NamedTuple):
     """Session and stream."""
     origin: bytes
     """Origin hash and subnet."""
-
-
-_NO_PIECES = _Pieces(None, b"", b"", b"", b"")
 
 
 class Link:
@@ -117,6 +132,7 @@ class Link:
         "handshake_hash",
         "holds",
         "home",
+        "mesh_key",
         "opener",
         "probes",
         "refused",
@@ -166,12 +182,15 @@ class Link:
         """Whether packets carry the publisher's time: both sides negotiated presence."""
         self.ephemeral = b""
         """The initiator's ephemeral key of the handshake, to recognize a replay of message 1."""
+        self.mesh_key = b""
+        """The mesh key of its handshake, or the one that the peer has proved to have since then; empty without a handshake."""
         self.probes = 0
         """Reflex requests that asked for a proof of the session and are not answered."""
         self.used_at = now
         """When a packet was last verified."""
         self._known: tuple[Header | None, NDArray[np.uint8]] = (None, np.empty(0, _U8))
-        self._pieces = _NO_PIECES
+        self._pieces: dict[int, _Pieces] = {}
+        """What the packets of single events share, by stream."""
 
     @property
     def proved(self) -> bool:
@@ -238,9 +257,11 @@ class Link:
         self, header: Header, payload: bytes, sequence: int, stamp: int = 0
     ) -> Train:
         """Seal one event as a packet of its own; `header` is the pattern, as for `seal_batch`."""
-        known, front, start, middle, origin = self._pieces
-        if known is not header:
-            known, front, start, middle, origin = self._pieces = self._cut(header)
+        pieces = self._pieces.get(header.stream_id)
+        # A publisher passes the same header object for every event, so identity is enough.
+        if pieces is None or pieces[0] is not header:
+            pieces = self._cut(header)
+        _, front, start, middle, origin = pieces
         sealer = self.sealer
         # transport.md §3: nonce counter at byte 16, sequence at 40, payload_len and event_count at 64.
         counter = _NUMBER.pack(sealer.take())
@@ -322,7 +343,9 @@ class Link:
 
     def open_one(self, header: Header, packet: Buffer) -> bytes:  # hot: bench_publish
         """Open one packet of this session, and return its plaintext; raises as `Opener.decrypt` does."""
-        opener = self._opener_of(header.session_id)
+        opener = self.opener
+        if opener.session_id != header.session_id:
+            opener = self._others[header.session_id]
         payload = opener.decrypt(header, packet)
         if opener is not self.opener:
             self._came(opener)
@@ -359,13 +382,19 @@ class Link:
     def _forget_patterns(self) -> None:
         # They contain the routing header and the id of the keys.
         self._known = None, np.empty(0, _U8)
-        self._pieces = _NO_PIECES
+        self._pieces.clear()
 
     def _cut(self, header: Header) -> _Pieces:
-        """Return the parts of a header that all its packets share."""
+        """Return the parts of a header that all its packets share, and keep them for the next packet of the stream."""
         pattern, at = self._pattern(header).tobytes(), len(self.route)
         start = pattern[at : at + 6] + b"\0" + pattern[at + 7 : at + 12]
-        return _Pieces(header, pattern[: at + 16], start, pattern[at + 24 : at + 40], pattern[at + 48 : at + STAMP_AT])
+        if len(self._pieces) >= MAX_PATTERNS:
+            self._pieces.clear()
+        pieces = _Pieces(
+            header, pattern[: at + 16], start, pattern[at + 24 : at + 40], pattern[at + 48 : at + STAMP_AT]
+        )
+        self._pieces[header.stream_id] = pieces
+        return pieces
 
     def _pattern(self, header: Header) -> NDArray[np.uint8]:
         """Return routing header and packed header for packets of this pattern; the last pattern is cached."""

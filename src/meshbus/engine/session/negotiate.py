@@ -297,7 +297,7 @@ class Negotiator(Service):
         changed = agreed != peer.negotiated
         peer.negotiated = agreed
         if changed:
-            out.control.append(Negotiated(peer.node_id, agreed.compatible))
+            out.control.append(Negotiated(peer.node_id, agreed.compatible, agreed.incompatible))
 
     def _usable(self, agreed: NegotiatedSet) -> NegotiatedSet:
         """Remove the subprotocols that need another one which was not agreed."""

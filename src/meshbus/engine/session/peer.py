@@ -118,6 +118,7 @@ class Peer:
         "heard_at",
         "held",
         "link",
+        "muted",
         "negotiated",
         "node_id",
         "rx",
@@ -150,6 +151,8 @@ class Peer:
         """Sends messages that wait until the session is secure."""
         self.unsent = 0
         """Packets and calls for which there was no room, or no use, in `held`; engine/session/secure.py counts them."""
+        self.muted = False
+        """Whether its events are dropped, because its key may not publish any more (policy/revocations.py)."""
         self.work = PeerWork()
         """How much of this node's time its messages may still take."""
         # Not dicts: the first must be found without a search (base/boundedmap.py).
@@ -244,7 +247,7 @@ class Peer:
 
     def uses(self, subprotocol_id: int) -> bool:
         """Return whether a profile subprotocol was negotiated with this peer."""
-        return subprotocol_id in self.negotiated
+        return subprotocol_id in self.negotiated.compatible
 
 
 class PeerTable:
@@ -255,6 +258,11 @@ class PeerTable:
         self._forget = forget
         self._by_id: dict[int, Peer] = {}
         self._by_session: dict[int, Peer] = {}
+        # Methods of the dicts themselves: every packet asks, and a method around them would cost as much again.
+        self.get: Callable[[int], Peer | None] = self._by_id.get
+        """Returns a peer by node id, or None."""
+        self.by_session: Callable[[int], Peer | None] = self._by_session.get
+        """Returns the peer whose current session this is, or None."""
         self._by_place: dict[Address, list[Peer]] = {}
         """Usually one; a session is begun from any address that its sender claims, so several may claim the same."""
         self._host_of: dict[int, Address] = {}
@@ -269,20 +277,12 @@ class PeerTable:
         # A copy: the failure detector removes peers while it iterates.
         return iter(list(self._by_id.values()))
 
-    def get(self, node_id: int) -> Peer | None:
-        """Return a peer by node id, or None."""
-        return self._by_id.get(node_id)
-
     def require(self, node_id: int) -> Peer:
         """Return a peer by node id; raise PeerError if there is none."""
         peer = self._by_id.get(node_id)
         if peer is None:
             raise PeerError(PeerFault.UNKNOWN, node_id, "connect to it first")
         return peer
-
-    def by_session(self, session_id: int) -> Peer | None:
-        """Return the peer whose current session this is, or None."""
-        return self._by_session.get(session_id)
 
     def by_address(self, address: Address) -> Peer | None:
         """Return the neighbor with this address, or None; peers behind a relay have no address of their own.

@@ -98,6 +98,16 @@ class Presence(Service):
             if peer is not None:
                 self._probe(peer, now, out)
 
+    def part_from(self, node_id: int, why: DownReason, now: float, out: Output) -> None:
+        """Remove a peer, and tell it if it is a meshbus node."""
+        # transport.md §16: there is no close message on the 0.23 wire.
+        peer = self._peers.remove(node_id)
+        if peer is not None:
+            self.say_goodbye(peer, out)
+            down = PeerGone(node_id, why)
+            out.control.append(down)
+            self._services.peer_down(down, now, out)
+
     def say_goodbye(self, peer: Peer, out: Output) -> None:
         """Send a Goodbye: the session ends now."""
         if peer.uses(Subprotocol.PRESENCE):

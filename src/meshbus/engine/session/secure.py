@@ -357,6 +357,12 @@ class Secure(Service):
         out.control.append(PeerInsecure(peer.node_id, self._problem(peer)))
 
     def _problem(self, peer: Peer) -> str:
+        versions = next((one for one in peer.negotiated.incompatible if one.id == Subprotocol.SECURE), None)
+        if versions is not None:
+            return (
+                f"it has version {versions.remote_version} of secure sessions, and this node {versions.local_version},"
+                " which do not fit; upgrade the older of the two nodes"
+            )
         if peer.node_id in self.pins:
             return (
                 "it used secure sessions before and does not now; its settings or its version were changed, or its offers"

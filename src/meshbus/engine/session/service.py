@@ -15,7 +15,8 @@ The hooks about the state of a peer:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -24,6 +25,7 @@ from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import DownReason, PeerFailed, PeerGone, SessionUp
 from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.session.link import Link
+from meshbus.engine.session.meshkeys import MeshKeys
 from meshbus.engine.session.peer import Health, Peer, PeerTable
 from meshbus.engine.session.unproved import UnprovedPeers
 from meshbus.engine.session.work import DEFAULT_US, MessageWork
@@ -33,16 +35,23 @@ from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import CapabilityIndex
 from meshbus.policy.reason import Reason
 from meshbus.policy.registry import SubprotocolRegistry
+from meshbus.policy.revocations import Revocations
 from meshbus.policy.tokens import TokenCache
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.capability import Announcement
+from meshbus.wire.messages.revocation import Revocation
 from meshbus.wire.subprotocol import SubprotocolDescriptor, SubprotocolVersion
 
 ServiceType = TypeVar("ServiceType", bound="Service")
+_ALWAYS: Sequence[Sized] = ((None,),)
+"""Stands for what is never empty."""
 
 
 class Service:
     """One part of a node's protocol. Hooks do nothing unless they are overridden."""
+
+    unfinished: Sequence[Sized] | None = None
+    """What `finish` completes: it is called if one of these is not empty, or if there are notices; None for every call."""
 
     def receive(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
         """Handle one message of the service's subprotocol."""
@@ -55,7 +64,10 @@ class Service:
         return None
 
     def finish(self, now: float, out: Output) -> None:
-        """Complete a call into the engine, after its notices were handled and before its output is returned."""
+        """Complete a call into the engine, after its notices were handled and before its output is returned.
+
+        See `unfinished` for when it is called; what it refers to must be in place when the services are sealed.
+        """
 
     def received(self, now: float, out: Output) -> None:
         """Confirm what a batch of datagrams brought; the last step of `Engine.receive`."""
@@ -90,6 +102,9 @@ class Service:
     def tokens_changed(self, now: float, out: Output) -> None:
         """Check again everything that a token allowed."""
 
+    def revoked(self, record: Revocation, now: float, out: Output) -> None:
+        """Handle a revocation that has just come into effect; `tokens_changed` follows."""
+
     def closing(self, now: float, out: Output) -> None:
         """Send what peers must know before this node closes."""
 
@@ -120,6 +135,8 @@ class Row(NamedTuple):
     """Whether a 0.23 sender spends stream credit on its packets and expects grants for them (transport.md §14)."""
     optional: bool = False
     """Whether a node has it only if its settings say so (`EngineSettings.carries`); without it, the id is unknown."""
+    unannounced: bool = False
+    """Whether no tag of the announcement names it: peers find it in the manifest."""
     later: bool = False
     """Whether only net-mesh versions after 0.23 have it: handled, but neither announced nor negotiated, so that what a 0.23
     node hears of this one does not change."""
@@ -165,10 +182,12 @@ class Context:
         self.wall = wall
         """Converts a monotonic `now` to Unix nanoseconds."""
         self.entropy = entropy
+        self.mesh_keys = MeshKeys(settings.psk, settings.previous_psk, wall)
         self.counters = Counters() if counters is None else counters
         self.peers = PeerTable(self.counters.forgetting("streams"))
         self._unproved = UnprovedPeers(self.peers)
         self.tokens = TokenCache((identity.entity_id, *settings.trusted_issuers), any_issuer=settings.any_issuer)
+        self.revocations = Revocations(self.tokens, settings.revocations)
         self.index = CapabilityIndex()
         self.registry = SubprotocolRegistry()
         """The subprotocols that this node offers."""
@@ -182,7 +201,8 @@ class Context:
         # Factories may read the registry and the table, so both are complete before the first service is created.
         for row in present:
             if row.id is not None and self._offers(row):
-                self.registry.register(SubprotocolDescriptor(id=row.id, name=row.name, version=SubprotocolVersion(1)))
+                descriptor = SubprotocolDescriptor(id=row.id, name=row.name, version=SubprotocolVersion(1))
+                self.registry.register(descriptor, announced=not row.unannounced)
         self.work = MessageWork({row.id: row.cost_us for row in present if row.id is not None}, self.counters)
         self.services.table = tuple(present)
         for row in present:
@@ -192,11 +212,16 @@ class Context:
     def establish(self, established: list[Established], now: float, out: Output) -> None:
         """Put new sessions into the peer table, notify all services, and receive the packets that arrived early."""
         for new in established:
+            # Whatever way it came: no session of a revoked node begins.
+            if new.node_id in self.revocations.nodes:
+                self.counters.count(Reason.REFUSE_REVOKED)
+                continue
             known = self.peers.get(new.node_id) is not None
             if not (known or new.initiated or self.peers.has_room(new.link.address)):
                 self.counters.count(Reason.REFUSE_PEERS_FULL)
                 continue
             peer = self.peers.establish(new.node_id, new.link, now)
+            peer.muted = new.node_id in self.revocations.publishers
             if not new.proved:
                 # Nobody waits for its answers, and it is no way to anywhere, until it is heard.
                 peer.health = Health.SUSPECTED
@@ -233,6 +258,8 @@ class Services:
         self._all: list[Service] = []
         self._by_type: dict[type, Service] = {}
         self._hooks: Mapping[str, tuple[Callable[..., Any], ...]] = {}
+        self._unfinished: tuple[Sized, ...] = ()
+        """What the hooks `finish` would complete."""
 
     def __iter__(self) -> Iterator[Service]:
         return iter(self._all)
@@ -260,6 +287,8 @@ class Services:
             name: tuple(getattr(s, name) for s in self._all if getattr(type(s), name) is not getattr(Service, name))
             for name in names
         }
+        finishing = [s.unfinished for s in self._all if type(s).finish is not Service.finish]
+        self._unfinished = tuple(chain.from_iterable(_ALWAYS if one is None else one for one in finishing))
 
     # ── one method per hook ─────────────────────────────────────────────────────────────────
 
@@ -274,9 +303,11 @@ class Services:
         return min((time for time in times if time is not None), default=None)
 
     def finish(self, now: float, out: Output) -> None:
-        """Call `finish` of every service."""
-        for hook in self._hooks["finish"]:
-            hook(now, out)
+        """Call `finish` of every service, if one has something to complete."""
+        # Asked after every packet, when usually none has.
+        if any(self._unfinished) or out.control:
+            for hook in self._hooks["finish"]:
+                hook(now, out)
 
     def received(self, now: float, out: Output) -> None:
         """Call `received` of every service."""
@@ -332,6 +363,11 @@ class Services:
         """Call `tokens_changed` of every service, to check again what tokens allowed."""
         for hook in self._hooks["tokens_changed"]:
             hook(now, out)
+
+    def revoked(self, record: Revocation, now: float, out: Output) -> None:
+        """Notify every service of a revocation."""
+        for hook in self._hooks["revoked"]:
+            hook(record, now, out)
 
     def closing(self, now: float, out: Output) -> None:
         """Call `closing` of every service, to send what peers must know before this node closes."""

@@ -29,6 +29,7 @@ from meshbus.engine.base.packets import Output
 from meshbus.engine.base.runscan import Run
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
+from meshbus.engine.session.stream import RxStream
 from meshbus.engine.session.work import STREAM_US
 from meshbus.engine.streams.joined import JoinedChannels
 from meshbus.engine.streams.large import Large, Whole
@@ -90,12 +91,13 @@ class Delivery(Service):
             self._deliver(peer, ready, now, out)
 
     def received(self, now: float, out: Output) -> None:
-        """Deliver what messages about streams released."""
-        self._deliver_released(now, out)
+        """Deliver what messages about streams, or time, released."""
+        for peer, (ready, lost) in self._streams.take_released():
+            self._deliver(peer, ready, now, out, lost)
 
     def tick(self, now: float, out: Output) -> None:
         """Deliver what waited too long for an earlier packet."""
-        self._deliver_released(now, out)
+        self.received(now, out)
 
     # ── packets ─────────────────────────────────────────────────────────────────────────────
 
@@ -158,29 +160,38 @@ class Delivery(Service):
         self, peer: Peer, header: Header, payload: bytes, now: float, out: Output
     ) -> None:
         """Pass one packet through its stream, and deliver what it releases."""
-        size, stream_id = len(payload), header.stream_id
-        kind = _kind_of(peer, header.flags, header.sequence, header.subprotocol_id)
-        sequences = np.array((header.sequence,), _U64)
-        stamps = np.array((header.fragment_id | header.fragment_offset << 16,), _U32) if peer.link.stamped else None
+        size, stream_id, link = len(payload), header.stream_id, peer.link
         framed = int.from_bytes(payload[:FRAME_PREFIX_BYTES], "little")
         channel = self.joined.channel_of(peer.node_id, stream_id)
+        # Filled instead of made from numbers, which takes half as long again.
+        sequences, stamps = np.empty(1, _U64), None
+        sequences[0] = header.sequence
+        if link.stamped:
+            stamps = np.empty(1, _U32)
+            stamps[0] = header.fragment_id | header.fragment_offset << 16
         # The common case, one event of a plain subscription, becomes a batch without the steps of the general path.
         whole = header.event_count == 1 and 0 < framed <= size - FRAME_PREFIX_BYTES
-        if kind is not Kind.PLAIN or channel is None or not whole or header.subprotocol_id != Subprotocol.EVENTS:
+        plain = not header.flags & _RELIABLE and header.subprotocol_id == Subprotocol.EVENTS
+        if channel is None or not (whole and plain):
+            kind = _kind_of(peer, header.flags, header.sequence, header.subprotocol_id)
             start, length, counts = np.zeros(1, _I64), np.array((size,), _I64), np.array((header.event_count,), _I64)
             payloads = Payloads(sequences, np.frombuffer(payload, np.uint8), start, length, counts, stamps=stamps)
             came = Ready(header.subprotocol_id, stream_id, header.origin_hash, [payloads], Stamp.of(header))
             self._take_stream(peer, came, size, kind, now, out)
             return
-        self._streams.traffic_of(peer).consumed(stream_id, 1, size, now)
-        lost = self._observe(peer, stream_id, header.sequence, header.sequence, 1, size)
-        received_ns = self._wall(now)
+        stream = peer.rx_stream(stream_id)
+        self._streams.traffic_of(peer).consumed(stream, 1, size, now)
+        lost = stream.observe(header.sequence, header.sequence, 1)
+        if lost:
+            self._count_lost(peer, stream, lost, size)
+        received_ns, offsets = self._wall(now), np.zeros(2, _I64)
+        offsets[1] = framed
         out.events.append(
             EventBatch(
-                offsets=np.array((0, framed), _I64),
+                offsets=offsets,
                 data=np.frombuffer(payload, _U8, framed, FRAME_PREFIX_BYTES),
                 publisher=peer.node_id,
-                session_id=peer.link.session_id,
+                session_id=link.session_id,
                 stream_id=stream_id,
                 channel=channel,
                 origin_hash=header.origin_hash,
@@ -211,7 +222,7 @@ class Delivery(Service):
         """Count dropped packets for which a 0.23 sender still expects a grant (transport.md §14)."""
         traffic = self._streams.traffic_of(peer)
         for stream_id, size in zip(headers["stream_id"].tolist(), headers["payload_len"].tolist(), strict=True):
-            traffic.consumed(stream_id, 1, size, now)
+            traffic.consumed(peer.rx_stream(stream_id), 1, size, now)
 
     def _take_stream(self, peer: Peer, came: Ready, nbytes: int, kind: Kind, now: float, out: Output) -> None:
         """Pass packets of one stream through it, and deliver what it releases."""
@@ -227,7 +238,7 @@ class Delivery(Service):
             self._counters.count(Reason.UNNAMED, int(payloads.counts.sum()))
             # A 0.23 sender spends credit even on packets that are dropped here, so they are granted.
             if not reliable:
-                self._streams.traffic_of(peer).consumed(stream_id, len(payloads), int(payloads.lengths.sum()), now)
+                self._streams.traffic_of(peer).consumed(peer.rx_stream(stream_id), len(payloads), nbytes, now)
             return
         if self._is_beyond_share(peer, came, reliable, now):
             return
@@ -238,27 +249,27 @@ class Delivery(Service):
                 taken = self._large.admitted(peer, payloads)
                 if not taken:
                     return
-                came = came._replace(payloads=[payloads[:taken]])
+                if taken < len(payloads):
+                    came = came._replace(payloads=[payloads[:taken]])
             came = traffic.reliable.receive(came, now)
             lost = 0
         elif kind is not Kind.PLAIN and not publication:
             # A release that a message caused comes before what these packets release.
-            self._deliver_released(now, out)
+            self.received(now, out)
             came, lost = traffic.order(came, now, start=kind is Kind.STARTING)
         else:
+            stream = peer.rx_stream(stream_id)
             # dialects.md §3.2, rule 4: publications are never repeated, so they are acknowledged and not waited for.
             if kind is not Kind.PLAIN:
-                peer.rx_stream(stream_id).acknowledges = True
-            traffic.consumed(stream_id, len(payloads), nbytes, now)
+                stream.acknowledges = True
+            traffic.consumed(stream, len(payloads), nbytes, now)
             sequences = payloads.sequences
             # The usual case saves two passes over the sequences.
             ends = (sequences[0], sequences[-1]) if payloads.follow else (sequences.min(), sequences.max())
-            lost = self._observe(peer, stream_id, int(ends[0]), int(ends[1]), len(sequences), nbytes // len(sequences))
+            lost = stream.observe(int(ends[0]), int(ends[1]), len(sequences))
+            if lost:
+                self._count_lost(peer, stream, lost, nbytes // len(sequences))
         self._deliver(peer, came, now, out, lost)
-
-    def _deliver_released(self, now: float, out: Output) -> None:
-        for peer, (ready, lost) in self._streams.take_released():
-            self._deliver(peer, ready, now, out, lost)
 
     def _deliver(self, peer: Peer, ready: Ready, now: float, out: Output, lost: int = 0) -> None:
         subprotocol_id, stream_id, origin_hash, runs, stamp = ready
@@ -333,18 +344,14 @@ class Delivery(Service):
         self._counters.count(Reason.PEER_SHARE, int(payloads.counts.sum()))
         return True
 
-    def _observe(self, peer: Peer, stream_id: int, lowest: int, highest: int, packets: int, size: int) -> int:
-        """Count what is missing on a best-effort stream, given the sequences that arrived, and return the change.
+    def _count_lost(self, peer: Peer, stream: RxStream, lost: int, size: int) -> None:
+        """Count packets that are missing on a best-effort stream, or came late if `lost` is negative.
 
         `size` is that of a packet around the gap.
         """
-        stream = peer.rx_stream(stream_id)
-        change = stream.observe(lowest, highest, packets)
-        if change:
-            if not peer.uses(Subprotocol.RELIABLE):
-                stream.forgive(change, size + PACKET_COST)
-            self._counters.add("loss", "missing_packets" if change > 0 else "late_packets", abs(change))
-        return change
+        if not peer.uses(Subprotocol.RELIABLE):
+            stream.forgive(lost, size + PACKET_COST)
+        self._counters.add("loss", "missing_packets" if lost > 0 else "late_packets", abs(lost))
 
     def _is_unasked(self, peer: Peer, subprotocol_id: int, stream_id: int, origin_hash: int) -> bool:
         """Return whether packets belong to a publication that this node did not subscribe to."""

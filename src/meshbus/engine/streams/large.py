@@ -58,8 +58,6 @@ MAX_UNFINISHED = 64
 """Unfinished events of one peer. Our choice: far more channels than send large events at the same time."""
 STALL_S = 30.0
 """How long an unfinished event is kept without another part. Our choice: longer than a stream takes to fail."""
-PARTS = ("large", "parts")
-"""Counter of the parts that were written to their place."""
 
 
 BOUNDS = (
@@ -166,7 +164,7 @@ class Large(Service):
         number = payloads.pub_seq
         limit = limit if peer.uses(Subprotocol.LARGE) else 0
         for start, stop in _stretches(payloads.counts):
-            some = _rows(payloads, start, stop, number)
+            some = payloads if stop - start == len(payloads) else _rows(payloads, start, stop, number)
             if some.counts.item(0):
                 yield some
                 number = None if number is None else number + int(some.counts.sum())
@@ -226,7 +224,8 @@ class Large(Service):
                 # A part that begins an event is taken in the next round, as one that continues it.
                 row += not self._begins(peer, key, parts, row, limit, out)
                 continue
-            self._counters.add(*PARTS, taken)
+            self._counters.add("large", "parts", taken)
+            out.parts += taken
             row += taken
             if event.filled == len(event.buffer):
                 self._drop(key, None)
@@ -293,7 +292,8 @@ class Large(Service):
 def _stretches(counts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield the ranges of packets that are all parts, or all no parts."""
     kinds = counts == 0
-    edges = (np.flatnonzero(kinds[1:] != kinds[:-1]) + 1).tolist()
+    # Most runs are parts only.
+    edges = [] if kinds.all() else (np.flatnonzero(kinds[1:] != kinds[:-1]) + 1).tolist()
     return pairwise((0, *edges, len(counts)))
 
 

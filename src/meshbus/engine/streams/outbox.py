@@ -28,7 +28,7 @@ from meshbus.wire.frames import Packed
 from meshbus.wire.header import Header
 
 TURN_PACKETS = 56
-"""Packets that a stream may send in one turn. Our choice: eight trains of seven full packets (session/link.py)."""
+"""Packets that a stream may send in one turn. Our choice: seven trains of eight full packets (session/link.py)."""
 
 
 class Cargo(Protocol):
@@ -146,7 +146,7 @@ def side_lane(stream_id: int) -> int:
 class Outbox:
     """The legs that still have to be sent to one peer."""
 
-    __slots__ = ("_added", "_deadlines", "_queues", "_sent", "_streams")
+    __slots__ = ("_added", "_deadlines", "_sent", "_streams", "queues")
 
     def __init__(self) -> None:
         self._added = 0
@@ -154,17 +154,17 @@ class Outbox:
         """Number of packets sent so far, of all legs."""
         self._deadlines: Deadlines[int] = Deadlines()
         """Deadlines of the waiting legs, by their number."""
-        self._queues: dict[int, deque[Leg]] = {}
+        self.queues: dict[int, deque[Leg]] = {}
         """Waiting legs by lane, usually the stream id; a lane without legs has no queue."""
         self._streams: dict[int, deque[int]] = {}
         """Lanes by priority; the first one has the next turn."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))
+        return sum(map(len, self.queues.values()))
 
     def waiting(self, stream_id: int) -> int:
         """Return the number of waiting legs of a stream, without those beside it."""
-        return len(self._queues.get(stream_id, ()))
+        return len(self.queues.get(stream_id, ()))
 
     def add(self, leg: Leg) -> None:
         """Append a leg to the queue of its stream."""
@@ -177,9 +177,9 @@ class Outbox:
         # Legs without a deadline are not in the heap at all.
         if leg.deadline < inf:
             self._deadlines.set(leg.number, leg.deadline)
-        queue = self._queues.get(leg.lane)
+        queue = self.queues.get(leg.lane)
         if queue is None:
-            queue = self._queues[leg.lane] = deque()
+            queue = self.queues[leg.lane] = deque()
             self._streams.setdefault(leg.load.header.priority, deque()).append(leg.lane)
         queue.append(leg)
 
@@ -194,9 +194,9 @@ class Outbox:
             idle = 0
             while turns and idle < len(turns):
                 lane, before = turns[0], self._sent
-                # The caller sends while this generator is suspended, so `_sent` and `_queues` may change here.
+                # The caller sends while this generator is suspended, so `_sent` and `queues` may change here.
                 yield lane
-                empty = lane not in self._queues
+                empty = lane not in self.queues
                 idle = idle + 1 if self._sent == before and not empty else 0
                 # A leg that was ended meanwhile may have removed its lane already.
                 if turns and turns[0] == lane:
@@ -208,7 +208,7 @@ class Outbox:
 
     def head(self, lane: int) -> Leg | None:
         """Return the next leg of a lane, or None."""
-        queue = self._queues.get(lane)
+        queue = self.queues.get(lane)
         return queue[0] if queue else None
 
     def end(self, leg: Leg, problem: MeshError) -> None:
@@ -220,7 +220,7 @@ class Outbox:
         """Record that packets of a stream's first leg were sent, and end the leg if they were its last."""
         leg.sent += packets
         self._sent += packets
-        queue = self._queues[leg.lane]
+        queue = self.queues[leg.lane]
         if leg.sent == leg.load.packets and leg.rest:
             leg.load, leg.sent = leg.rest.popleft(), 0
         # Progress of a stream gives time to the leg that is at its head afterwards.
@@ -229,7 +229,7 @@ class Outbox:
         if complete:
             queue.popleft()
             if not queue:
-                del self._queues[leg.lane]
+                del self.queues[leg.lane]
             self._deadlines.drop(leg.number)
             leg.done(leg, True)
 
@@ -253,15 +253,15 @@ class Outbox:
             self._deadlines.set(leg.number, leg.deadline)
 
     def _end(self, ends: Callable[[Leg], bool]) -> None:
-        for lane, queue in list(self._queues.items()):
+        for lane, queue in list(self.queues.items()):
             ended = [leg for leg in queue if ends(leg)]
             if not ended:
                 continue
             kept = deque(leg for leg in queue if not ends(leg))
             if kept:
-                self._queues[lane] = kept
+                self.queues[lane] = kept
             else:
-                del self._queues[lane]
+                del self.queues[lane]
                 for turns in self._streams.values():
                     if lane in turns:
                         turns.remove(lane)

@@ -116,7 +116,7 @@ class Reliable:
         """Retransmission deadlines of the sending streams."""
         self._receiving: OrderedDict[int, _Receiving] = OrderedDict()
         """Receiving streams; the one that was used last is at the end."""
-        self._acks: Deadlines[int] = Deadlines()
+        self.acks: Deadlines[int] = Deadlines()
         """When the next acknowledgement of each receiving stream is due."""
         self._acks_from = -inf
         """Before this time no acknowledgement is sent, because too many were due at once."""
@@ -250,17 +250,16 @@ class Reliable:
     def release(self, stream_id: int, now: float) -> None:
         """Make an acknowledgement due at once, which tells the sender that there is room again."""
         if stream_id in self._receiving:
-            self._acks.set(stream_id, now)
+            self.acks.set(stream_id, now)
 
     def confirm(self, now: float, out: Output) -> None:
         """Send the acknowledgements that are due."""
-        # Asked after every packet, when usually nothing is due.
-        if self._acks.due(now) and self.agreed and now >= self._acks_from:
-            due = self._acks.over(now, 2 * MAX_ACKS)
+        if self.acks.first <= now and self.agreed and now >= self._acks_from:
+            due = self.acks.over(now, 2 * MAX_ACKS)
             self._peer.send_messages(Subprotocol.RELIABLE, [self._ack(stream_id) for stream_id in due[:MAX_ACKS]], out)
             # Some are moved behind those that come now, never all: thousands may be due, with every batch.
             for stream_id in due[MAX_ACKS:]:
-                self._acks.set(stream_id, now + ACK_DELAY_S)
+                self.acks.set(stream_id, now + ACK_DELAY_S)
                 self._acks_from = now + ACK_DELAY_S
 
     # ── time and sessions ───────────────────────────────────────────────────────────────────
@@ -269,7 +268,7 @@ class Reliable:
         """Return the earliest deadline, or None."""
         if not self.agreed:
             return self._resume_by
-        ack_at, resend_at = self._acks.next(), self._timers.next()
+        ack_at, resend_at = self.acks.next(), self._timers.next()
         if ack_at is not None:
             ack_at = max(ack_at, self._acks_from)
         return min((time for time in (ack_at, resend_at) if time is not None), default=None)
@@ -354,13 +353,13 @@ class Reliable:
 
     def _drop_receiving(self, stream_id: int) -> None:
         self._receiving.pop(stream_id).rx.close()
-        self._acks.drop(stream_id)
+        self.acks.drop(stream_id)
 
     def _taken(self, stream_id: int, receiving: _Receiving, ready: list[Payloads]) -> Ready:
         """Record what a stream released, and schedule its acknowledgement."""
         due = receiving.rx.next_timer()
         if due is not None:
-            self._acks.set(stream_id, due)
+            self.acks.set(stream_id, due)
         for payloads in ready:
             self._peer.rx_stream(stream_id).absorb(len(payloads), int(payloads.lengths.sum()))
         subprotocol_id = receiving.subprotocol_id or Subprotocol.EVENTS

@@ -17,6 +17,7 @@ from meshbus.engine.streams.traffic import Traffic
 from meshbus.errors import LocalProtocolError
 from meshbus.wire.constants import MAX_EVENT, ROUTED_PAYLOAD, STREAM_WINDOW, Subprotocol
 from meshbus.wire.messages.large import PART_HEAD
+from meshbus.wire.messages.revocation import Revocation, Revoked
 
 
 class Streams(Service):
@@ -79,11 +80,20 @@ class Streams(Service):
         if traffic is not None:
             traffic.close()
 
+    def revoked(self, record: Revocation, now: float, out: Output) -> None:
+        """Drop what waits for a subscriber that may not have it any more."""
+        traffic = self._traffic.get(record.node_id)
+        if record.what is Revoked.SUBSCRIBE and traffic is not None:
+            traffic.withdraw_publications()
+            self._touched[record.node_id] = traffic
+
     def take_released(self) -> list[tuple[Peer, Released]]:
         """Return what ordered streams released since the last call, to deliver it at once."""
-        taken = [(traffic.peer, one) for traffic in self._touched.values() for one in traffic.released]
+        taken: list[tuple[Peer, Released]] = []
         for traffic in self._touched.values():
-            traffic.released.clear()
+            if traffic.released:  # seldom, and this is asked after every packet
+                taken += [(traffic.peer, one) for one in traffic.released]
+                traffic.released.clear()
         return taken
 
     def send_reliable(self, peer: Peer, subprotocol_id: int, message: bytes, now: float, out: Output, /) -> None:

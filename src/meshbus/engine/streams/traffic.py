@@ -28,6 +28,7 @@ from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.dialect import Level
 from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.stream import RxStream
 from meshbus.engine.streams.largeload import LargeLoad
 from meshbus.engine.streams.ordering import Ordering, Released
 from meshbus.engine.streams.outbox import TURN_PACKETS, Leg, Load, Outbox, side_lane
@@ -36,6 +37,7 @@ from meshbus.engine.streams.reliable import Ready, Reliable
 from meshbus.engine.streams.reorder import ACK_PACKETS
 from meshbus.engine.streams.repeating import RepeatedStream, Repeating
 from meshbus.errors import Backpressure, LocalProtocolError, RemoteProtocolError
+from meshbus.names.channel import PUBLISH_STREAM_BIT
 from meshbus.names.identity import Entropy
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
@@ -54,7 +56,7 @@ from meshbus.wire.messages.large import Refused
 from meshbus.wire.messages.streamrepair import StreamNack, StreamRanges
 from meshbus.wire.messages.window import Grant, decode_grant, encode_grant
 
-_RELIABLE = int(Flags.RELIABLE)
+_RELIABLE, _RELIABLE_ID = int(Flags.RELIABLE), int(Subprotocol.RELIABLE)
 _UNLIMITED = 1 << 30
 MAX_GRANTS = 160
 """Streams granted in one packet: they take 48 bytes each in both forms. transport.md §14 allows several per packet."""
@@ -165,14 +167,15 @@ class Traffic:
 
         Most single events are of this kind. For all others, `admits` and `send_one` decide what they need.
         """
-        peer, size = self.peer, len(payload)
-        stream = peer.tx_stream(header.stream_id)
-        if header.flags & _RELIABLE or self.outbox.waiting(header.stream_id):
+        peer, stream_id = self.peer, header.stream_id
+        stream = peer.tx.get(stream_id)
+        if stream is None or header.flags & _RELIABLE or stream_id in self.outbox.queues or not peer.uses(_RELIABLE_ID):
             return False
-        if not stream.admits(size + PACKET_COST) or not self.reliable.agreed:
+        sequence = stream.take_one(len(payload))
+        if sequence is None:
             return False
         self._small_at = now
-        out.trains.append(peer.link.seal_one(header, payload, stream.take(1, size), stamp))
+        out.trains.append(peer.link.seal_one(header, payload, sequence, stamp))
         return True
 
     def send_one(self, header: Header, payload: bytes, pub_seq: int, stamp: int, now: float, out: Output) -> None:
@@ -244,6 +247,10 @@ class Traffic:
         """Return whether something on a reliable stream still waits to be sent or acknowledged."""
         return self.outbox.waiting(stream_id) > 0 or self.reliable.sends(stream_id)
 
+    def withdraw_publications(self) -> None:
+        """Drop the events of channels that wait; packets that were sent are still retransmitted until they arrive."""
+        self.outbox.clear(lambda leg: bool(leg.load.header.stream_id & PUBLISH_STREAM_BIT))
+
     def withdraw(self, stream_id: int) -> None:
         """Drop what waits for a stream; packets that were sent are still retransmitted until they arrive."""
         self.outbox.clear(lambda leg: leg.load.header.stream_id == stream_id)
@@ -256,7 +263,7 @@ class Traffic:
 
     def pump(self, now: float, out: Output) -> None:
         """Send what credit and acknowledgements allow, in the order of the outbox; end streams that are empty now."""
-        if len(self.outbox) and not self.peer.link.holds:
+        if self.outbox.queues and not self.peer.link.holds:
             for lane in self.outbox.turns():
                 self._take_turn(lane, now, out)
             if self._ending:
@@ -384,13 +391,12 @@ class Traffic:
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
-    def consumed(self, stream_id: int, packets: int, payload_bytes: int, now: float) -> None:
+    def consumed(self, stream: RxStream, packets: int, payload_bytes: int, now: float) -> None:
         """Count received packets of a plain stream, and schedule the grant for them."""
-        stream = self.peer.rx_stream(stream_id)
         before = stream.grant_due
         stream.consume(packets, payload_bytes, now)
         if stream.grant_due != before and stream.grant_due is not None and not stream.held:
-            self._grants.set(stream_id, stream.grant_due)
+            self._grants.set(stream.stream_id, stream.grant_due)
 
     def order(self, came: Ready, now: float, *, start: bool) -> Released:
         """Pass packets of a net-mesh peer's reliable stream through it, and return what it releases."""
@@ -457,8 +463,10 @@ class Traffic:
 
     def confirm(self, now: float, out: Output) -> None:
         """Send the acknowledgements and grants that are due."""
-        self.reliable.confirm(now, out)
-        if not (self._grants.due(now) or self._quiet.due(now)):
+        # Asked after every packet, when usually nothing is due.
+        if self.reliable.acks.first <= now:
+            self.reliable.confirm(now, out)
+        if self._grants.first > now and self._quiet.first > now:
             return
         due = [stream_id for stream_id in self._grants.over(now) if self._owes(stream_id)]
         for start in range(0, len(due), MAX_GRANTS):
@@ -561,7 +569,7 @@ class Traffic:
         ready = released.ready
         packets = sum(len(payloads) for payloads in ready.payloads)
         nbytes = sum(int(payloads.lengths.sum()) for payloads in ready.payloads)
-        self.consumed(ready.stream_id, packets, nbytes, now)
+        self.consumed(self.peer.rx_stream(ready.stream_id), packets, nbytes, now)
 
     def _end_streams(self, now: float, out: Output) -> None:
         for stream_id in [stream_id for stream_id in self._ending if not self.outbox.waiting(stream_id)]:

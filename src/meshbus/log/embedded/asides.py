@@ -18,6 +18,7 @@ from meshbus.log.embedded.block import (
     BlockHeader,
     BlockKey,
     HotHeader,
+    NewerVersion,
     Unreadable,
     pack_control,
     pack_file_header,
@@ -105,7 +106,9 @@ def _load(path: Path) -> tuple[Aside, list[tuple[int, BlockHeader]], memoryview,
             block = unpack_block(buffer, at, header.key, check=False)
             blocks.append((at, block))
             at += block.size
-    except (Unreadable, msgspec.MsgspecError) as error:
+    except NewerVersion as error:
+        raise LogError(LogFault.NEWER, f"{path}: {error}") from None
+    except Unreadable as error:
         raise _damaged(path, str(error)) from None
     if opening is None or len(opening.asides) != 1:
         raise _damaged(path, "it says nothing about its events")

@@ -35,11 +35,23 @@ import msgspec
 import numpy as np
 import xxhash
 
+from meshbus.formats import Format
 from meshbus.log.headers import Headers, padded
 from meshbus.log.rows import STORED, Cells, Kind, Rows
 from meshbus.names.channel import ChannelName
 
 FORMAT_VERSION = 2
+
+ON_DISK = (
+    Format(
+        name="hot file of a log",
+        where="`log_dir/*/*/_hot/*.hot`, `_aside/*.hot`",
+        what="the newest events of a log, and those that a replica set aside; records of a replica between them",
+        version=FORMAT_VERSION,
+        mark="a field of the file header",
+        refused="the log, as with its manifest; of events that were set aside, reading them",
+    ),
+)
 
 FILE_MAGIC = b"MBHT"
 BLOCK_HEADER = 64
@@ -56,6 +68,9 @@ _BLOCK = struct.Struct(FRONT.format + CHECKED)
 _NUMBER = struct.Struct("<q")
 _ZEROS = bytes(8)
 _NUMBERED = (Kind.SAME, Kind.COUNT)
+_SIZES_WRONG = "the sizes of the block's parts do not add up"
+MAX_SEQ = (1 << 63) - 1
+"""The last sequence: tables store them as signed numbers."""
 
 
 Form: TypeAlias = "tuple[bytes, Sequence[bytes | memoryview]]"
@@ -145,10 +160,12 @@ def unpack_file_header(buffer: bytes | memoryview) -> HotHeader:
     if magic != FILE_MAGIC:
         raise Unreadable("not a hot file")
     if version > FORMAT_VERSION:
-        raise NewerVersion(f"format version {version} was written by a newer meshbus; upgrade to read it")
+        raise NewerVersion(str(ON_DISK[0].problem(version)))
     # The version is compared first: a newer header may have another layout and another checksum.
     if not version or len(buffer) < size or xxhash.xxh3_64_intdigest(bytes(buffer[_CHECKED_FROM:size])) != checksum:
         raise Unreadable("the file header is damaged")
+    if first > MAX_SEQ:
+        raise Unreadable(f"the file starts at sequence {first}; the last one is {MAX_SEQ}")
     name = bytes(buffer[_FILE.size : _FILE.size + name_bytes]).decode("utf-8", "replace")
     return HotHeader(name, log_id, first, created_ns, version)
 
@@ -213,8 +230,16 @@ def unpack_block(buffer: memoryview, at: int, key: BlockKey, *, check: bool = Tr
 def read_rows(buffer: memoryview, at: int, header: BlockHeader) -> Rows:
     """Return a block that was checked as rows; they are views of the buffer.
 
-    Raises ValueError if the sizes of the parts do not add up to the block, which no meshbus writer produces.
+    Raises ValueError if its parts do not fit together, which no meshbus writer produces. Whoever changed the file could also
+    write the right checksum, and Arrow reads where offsets lead without looking.
     """
+    try:
+        return _read_rows(buffer[: at + header.size], at, header)
+    except struct.error:
+        raise Unreadable(_SIZES_WRONG) from None
+
+
+def _read_rows(buffer: memoryview, at: int, header: BlockHeader) -> Rows:
     count = header.events
     place = at + BLOCK_HEADER
     cells = []
@@ -235,12 +260,14 @@ def read_rows(buffer: memoryview, at: int, header: BlockHeader) -> Rows:
     headers = None
     if header.kinds[-1]:
         headers = Headers(buffer[place : place + Headers.size_at(buffer, place)])
+        headers.check(count)
         place += len(headers.packed)
     offsets = np.frombuffer(buffer, "<i4", count + 1, place)
     place += padded(4 * count + 4)
-    # The checksum was right, so only a writer of another program could have made this; payloads must still be in bounds.
     if place + padded(header.payload_bytes) != at + header.size or int(offsets[-1]) != header.payload_bytes:
-        raise Unreadable("the sizes of the block's parts do not add up")
+        raise Unreadable(_SIZES_WRONG)
+    if offsets[0] or (offsets[1:] < offsets[:-1]).any():
+        raise Unreadable("the offsets of the block's payloads do not ascend")
     return Rows(header.first, tuple(cells), offsets, buffer[place : place + header.payload_bytes], headers)
 
 
@@ -263,6 +290,11 @@ def pack_cells(cells: Sequence[Cells], headers: Headers | None = None) -> Form:
     if headers is not None:
         parts.append(headers.packed)
     return bytes([*(column.kind for column in cells), headers is not None]), parts
+
+
+def plain_length(kinds: bytes, payload_bytes: int) -> int:
+    """Return the length of a block of one event that has neither arrays nor headers."""
+    return 8 * len(scalars_at(kinds)) + 8 + padded(payload_bytes)
 
 
 def is_plain(kinds: bytes) -> bool:

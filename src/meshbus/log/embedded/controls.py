@@ -17,6 +17,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from meshbus.errors import UNDECODABLE
+from meshbus.log.embedded.block import Unreadable
+
 Runs: TypeAlias = tuple[tuple[int, int], ...]
 """Epochs with the sequence at which each starts; the last may be empty."""
 
@@ -104,8 +107,11 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(content: bytes) -> Record:
-    """Parse the content of a control block; raises msgspec.MsgspecError if it is none of this version."""
-    return _DECODER.decode(content)
+    """Parse the content of a control block; raises Unreadable if it is none of this version."""
+    try:
+        return _DECODER.decode(content)
+    except UNDECODABLE as error:
+        raise Unreadable(f"the control block has no record of a replicated log: {error}") from error
 
 
 def opening_of(controls: Sequence[tuple[int, bytes]]) -> Opening | None:

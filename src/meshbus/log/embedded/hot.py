@@ -25,18 +25,22 @@ from meshbus.log.columns import OFFSET_BYTES
 from meshbus.log.embedded.block import (
     ALIGNMENT,
     BLOCK_HEADER,
+    MAX_SEQ,
     BlockHeader,
     BlockKey,
     HotHeader,
     NewerVersion,
     Unreadable,
     is_plain,
+    plain_length,
     read_rows,
     scalars_at,
     unpack_block,
     unpack_control,
     unpack_file_header,
 )
+from meshbus.log.embedded.controls import decode_record
+from meshbus.log.headers import padded
 from meshbus.log.rows import NULL, STORED, ZERO, Cells, Kind, Rows
 
 if TYPE_CHECKING:
@@ -106,12 +110,15 @@ class HotIndex:
         while at < len(new):
             try:
                 header = self._following(new, at)
+                record = None if header.events else unpack_control(new, at, header)
+                if record is not None:
+                    decode_record(record)
             except Unreadable as error:
                 return Damage(start + at, start + len(new), str(error), _highest_claim(data, at, self.key, self.end))
-            if header.events:
+            if record is None:
                 self.add(header.size, header.events, header.written_ns)
             else:
-                self.controls.append((header.first, unpack_control(new, at, header)))
+                self.controls.append((header.first, record))
                 self.size += header.size
             self.durable = max(self.durable, header.durable)
             at += header.size
@@ -122,6 +129,8 @@ class HotIndex:
         # Whole blocks out of order cannot come from a crash of one writer, but from a file that was changed.
         if header.first != self.end:
             raise Unreadable(f"the block starts at sequence {header.first} instead of {self.end}")
+        if header.first + header.events > MAX_SEQ:
+            raise Unreadable(f"the block ends behind the last sequence, {MAX_SEQ}")
         return header
 
     def cut(self, end: int) -> None:
@@ -184,15 +193,20 @@ class HotView:
     def _alike(self, buffer: memoryview, number: int, stop: int) -> list[tuple[int, BlockHeader]]:
         """Return the run of single-event blocks of one form that starts here, or else one block of any form."""
         found: list[tuple[int, BlockHeader]] = []
+        empty = plain_length(unpack_block(buffer, self._places[number], self._key, check=False).kinds, 0)
         # A limit, because a run of single events may be as long as the file.
         last = min(self.blocks, number + GATHERED)
         while number < last and self._firsts[number] < stop:
             at = self._places[number]
             header = unpack_block(buffer, at, self._key, check=False)
             single = header.events == 1 and is_plain(header.kinds)
-            # Only equal kinds have their numbers at the same offsets, which `gather` relies on.
+            # Only equal kinds have their numbers at the same offsets, which `gather` relies on, as on the sizes.
             if found and (not single or header.kinds != found[0][1].kinds):
                 break
+            if single and header.length != empty + padded(header.payload_bytes):
+                if found:
+                    break
+                single = False
             found.append((at, header))
             if not single:
                 break

@@ -107,7 +107,7 @@ class _Walk:
             if opening is None or not self._follows(opening, first):
                 return False
             self._turn(opening, first)
-        _check_owner(index, self._manifest)
+        _check_owner(index, first, self._manifest)
         self.live.append(index)
         self.torn = torn
         return True
@@ -132,7 +132,11 @@ class _Walk:
             self.skipped_to = first
 
 
-def _check_owner(index: HotIndex, manifest: Manifest) -> None:
+def _check_owner(index: HotIndex, first: int, manifest: Manifest) -> None:
+    if index.header.first != first:
+        raise LogError(
+            LogFault.CORRUPT, f"{index.path} starts at sequence {index.header.first}; give it the name that it had"
+        )
     if index.header.log_id != manifest.id_bytes or index.header.channel != manifest.channel:
         raise LogError(LogFault.FOREIGN, f"{index.path} belongs to another log of {index.header.channel}; move it away")
 

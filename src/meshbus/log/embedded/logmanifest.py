@@ -10,14 +10,19 @@ Stored as JSON, so that people can read it, with a checksum over the text of its
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import xxhash
 
-from meshbus.errors import LogError, LogFault
-from meshbus.log.folder import MANIFEST, aside
+from meshbus.errors import UNDECODABLE, LogError, LogFault
+from meshbus.formats import Format
+from meshbus.log.embedded.block import MAX_SEQ
+from meshbus.log.folder import MANIFEST, aside, segment_range
+from meshbus.log.objectstore import last_names
 from meshbus.log.segment import Segment
 
 if TYPE_CHECKING:
@@ -26,6 +31,18 @@ if TYPE_CHECKING:
 MANIFEST_VERSION = 3
 """The newest version: a replicated log; 2 has objects on object storage. Others are still written as version 1, byte by
 byte."""
+_LOG_ID = re.compile(r"[0-9a-f]{32}")
+
+ON_DISK = (
+    Format(
+        name="manifest of a log",
+        where="`log_dir/*/*/_manifest.json`",
+        what="the identity of a log, its sealed segments and its first sequence",
+        version=MANIFEST_VERSION,
+        mark='`"version"`: the lowest one that can express the log',
+        refused="the start of a node that logs what it publishes there; logging what it receives; taking part in a replica set; reading",
+    ),
+)
 
 
 class Retired(msgspec.Struct, frozen=True):
@@ -74,8 +91,13 @@ class Manifest(msgspec.Struct, frozen=True):
     @property
     def has_objects(self) -> bool:
         """Whether something of the log is, or may be, on object storage."""
-        objects = [part.remote for part in self.segments] + [old.uri for old in self.retired] + [self.unused]
-        return any(one is not msgspec.UNSET for one in objects)
+        return bool(self.objects)
+
+    @property
+    def objects(self) -> list[str]:
+        """URIs of all that is, or may be, on object storage."""
+        copies = [part.remote.uri for part in self.segments if part.remote is not msgspec.UNSET]
+        return [*copies, *(old.uri for old in self.retired if old.uri is not msgspec.UNSET), *unused_of(self)]
 
     @property
     def id_bytes(self) -> bytes:
@@ -104,15 +126,39 @@ def decode_manifest(content: bytes, path: Path) -> Manifest:
     try:
         envelope = msgspec.json.decode(content, type=_Envelope)
         if envelope.version > MANIFEST_VERSION:
-            raise LogError(
-                LogFault.NEWER, f"{path}: version {envelope.version} was written by a newer meshbus; upgrade to read it"
-            )
+            raise LogError(LogFault.NEWER, f"{path}: {ON_DISK[0].problem(envelope.version)}")
         # The body is decoded only after its checksum: damage must not look like another, valid manifest.
         if envelope.meshbus == "manifest" and envelope.checksum == _sum(bytes(envelope.body)):
-            return msgspec.json.decode(envelope.body, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+            manifest = msgspec.json.decode(envelope.body, type=Manifest)
+            if _is_sound(manifest):
+                return manifest
+    except UNDECODABLE:
         pass
     raise LogError(LogFault.CORRUPT, f"{path} is damaged or not a manifest; restore it from a copy")
+
+
+def _is_sound(manifest: Manifest) -> bool:
+    """Return whether a manifest can be one of a log: whoever changed it could also write the right checksum.
+
+    A name in it is opened, moved and removed, so it must be that of a segment, and not of a file or an object elsewhere.
+    """
+    edges = [manifest.hot_from, *(edge for part in manifest.segments for edge in (part.first, part.end))]
+    return (
+        _LOG_ID.fullmatch(manifest.log_id) is not None
+        and 0 <= manifest.first <= MAX_SEQ
+        and all(0 <= edge <= MAX_SEQ for edge in edges)
+        and all(segment_range(part.name) == (part.first, part.end) for part in manifest.segments)
+        and all(part.first < part.end and part.group_rows > 0 for part in manifest.segments)
+        and all(before.end == after.first for before, after in pairwise(manifest.segments))
+        and all(segment_range(old.name) for old in manifest.retired)
+        and all(_is_copy(uri) for uri in manifest.objects)
+    )
+
+
+def _is_copy(uri: str) -> bool:
+    """Return whether an object has the name of a copy: it is in the folder of a log's id, and named like a segment."""
+    log_id, name = last_names(uri)
+    return _LOG_ID.fullmatch(log_id) is not None and segment_range(name) is not None
 
 
 def load_manifest(folder: Path) -> Manifest:

@@ -7,6 +7,9 @@ it tells of, and never synced itself: it may lag, and never leads.
     4   version u32             32  turn u64      the last hot file (log/embedded/controls.py tells of turns),
     8   checksum u64            40  first u64     by its turn and first sequence,
     16  number u64              48  size u64      and how many of its bytes are on the disk
+
+The checksum covers what follows it. That of a later version covers the version too, so that a slot whose version was damaged
+differs from one that a newer build wrote: nothing that a newer mark says may be taken for nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
+from meshbus.errors import LogError, LogFault
+from meshbus.formats import Format
 from meshbus.log.folder import MARK, turn_of
 
 if TYPE_CHECKING:
@@ -27,6 +32,17 @@ if TYPE_CHECKING:
 _SLOT = struct.Struct("<4sIQQQQQQ")
 _MAGIC, _VERSION = b"MBMK", 1
 _CHECKED_FROM = 16
+
+ON_DISK = (
+    Format(
+        name="mark of a replica",
+        where="`log_dir/published/*/_mark`",
+        what="how far a replicated log is committed",
+        version=_VERSION,
+        mark="a field of each of its two slots",
+        refused="taking part in the replica set, which goes on with the other members; reading",
+    ),
+)
 
 
 class Point(NamedTuple):
@@ -52,12 +68,16 @@ def end_of(hot: Sequence[HotIndex]) -> Point:
 
 
 def read_mark(folder: Path) -> Mark:
-    """Return the newest whole mark; without any, nothing is known to be committed."""
+    """Return the newest whole mark; without any, nothing is known to be committed.
+
+    Raises LogError if a newer build wrote it.
+    """
+    path = folder / MARK
     try:
-        content = (folder / MARK).read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:  # any other error must not look like a log without a mark
         return Mark()
-    return max(_unpack(content, 0), _unpack(content, _SLOT.size))
+    return max(_unpack(content, 0, path), _unpack(content, _SLOT.size, path))
 
 
 def committed_end(mark: Mark, hot: Sequence[HotIndex], hot_from: int) -> int:
@@ -102,12 +122,15 @@ def _pack(mark: Mark) -> bytes:
     return _SLOT.pack(_MAGIC, _VERSION, _sum(body), mark.number, mark.committed, *mark.synced)
 
 
-def _unpack(content: bytes, at: int) -> Mark:
+def _unpack(content: bytes, at: int, path: Path) -> Mark:
     slot = content[at : at + _SLOT.size]
     if len(slot) == _SLOT.size:
         magic, version, checksum, number, committed, *synced = _SLOT.unpack(slot)
-        if magic == _MAGIC and version == _VERSION and checksum == _sum(slot[_CHECKED_FROM:]):
+        matches = checksum == _sum(slot[_CHECKED_FROM:])
+        if magic == _MAGIC and version == _VERSION and matches:
             return Mark(number, committed, Point(*synced))
+        if magic == _MAGIC and version > _VERSION and not matches:
+            raise LogError(LogFault.NEWER, f"{path}: {ON_DISK[0].problem(version)}")
     return Mark()
 
 

@@ -26,12 +26,24 @@ import msgspec
 import numpy as np
 import xxhash
 
-from meshbus.errors import LogError, LogFault
+from meshbus.errors import UNDECODABLE
+from meshbus.formats import Format
 from meshbus.log.packets.packed import BLOCK_ROWS, Packed, hashes_in
 from meshbus.log.packets.runs import RecordInfo
 
 FORMAT_VERSION = 3
 """Versions 1 (rows of 136 bytes) and 2 (no repetitions) were never released."""
+ON_DISK = (
+    Format(
+        name="hot file of packets",
+        where="`log_dir/_packets/*/_hot/*.hot`",
+        what="the newest packets of the flight recorder",
+        version=FORMAT_VERSION,
+        oldest=FORMAT_VERSION,
+        mark="a field of the file header",
+        refused="the flight recorder and its readers",
+    ),
+)
 FILE_MAGIC, BLOCK_MAGIC = b"MBPK", b"MBPB"
 _FILE = struct.Struct("<4sHHQQQqI4x")
 _BLOCK = struct.Struct("<4s4xQQqIII4x")
@@ -41,6 +53,10 @@ _NO_NAMES = b""
 
 class UnknownFile(ValueError):
     """The bytes are not a hot file of packets."""
+
+
+class NewerFile(ValueError):
+    """A newer meshbus wrote the file; its rows must stay."""
 
 
 class Content(msgspec.Struct, eq=False):
@@ -82,7 +98,7 @@ def pack_block(first: int, rows: Packed, names: Mapping[int, str], written_ns: i
 def read_content(data: bytes | memoryview) -> Content:
     """Parse a hot file up to the last whole block.
 
-    Raises UnknownFile if it has no whole header, and LogError if a newer version of meshbus wrote it.
+    Raises UnknownFile if it has no whole header, and NewerFile if a newer meshbus wrote it.
     """
     buffer = memoryview(data)
     if len(buffer) < _FILE.size:
@@ -93,7 +109,7 @@ def read_content(data: bytes | memoryview) -> Content:
     if version < FORMAT_VERSION:
         raise UnknownFile("a hot file of a version that was never released")
     if version > FORMAT_VERSION:
-        raise LogError(LogFault.NEWER, f"format version {version} was written by a newer meshbus; upgrade to read it")
+        raise NewerFile(ON_DISK[0].problem(version))
     if size != _FILE.size or xxhash.xxh3_64_intdigest(buffer[_CHECKED_FROM:size]) != checksum:
         raise UnknownFile("the file header is damaged")
     content = Content(first, RecordInfo(recorder, sampling), created_ns, [], {}, first, size, created_ns)
@@ -121,13 +137,23 @@ def _take_block(buffer: memoryview, content: Content) -> bool:
     # The checksum is right, but kernels read without bounds checks: the rows must be well-formed too.
     if hashes_in(rows) is None:
         return False
-    if name_bytes:
-        named = msgspec.json.decode(buffer[names_at:rows_at], type=dict[str, str])
-        content.names.update({int(number): name for number, name in named.items()})
+    try:
+        names = _names(buffer[names_at:rows_at]) if name_bytes else {}
+    except (*UNDECODABLE, ValueError):
+        return False
+    content.names.update(names)
     content.blocks.append((first, rows))
     content.end, content.size = first + count, end
     content.written_ns = written_ns
     return True
+
+
+def _names(text: memoryview) -> dict[int, str]:
+    """Return channels by canonical hash; raises ValueError, or what msgspec raises."""
+    names = {int(number): name for number, name in msgspec.json.decode(text, type=dict[str, str]).items()}
+    if not all(0 <= number < 1 << 64 for number in names):
+        raise ValueError("a canonical hash has 64 bits")
+    return names
 
 
 def _sealed(packed: bytes, checksum: int) -> bytes:

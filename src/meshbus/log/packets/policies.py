@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from meshbus.errors import LogError, LogFault
+from meshbus.errors import UNDECODABLE, LogError, LogFault
+from meshbus.formats import Format
 from meshbus.log.files import translated
 from meshbus.log.folder import aside
 from meshbus.policy.bound import Bound, By
@@ -40,11 +41,22 @@ BOUNDS = (
     ),
 )
 
+ON_DISK = (
+    Format(
+        name="recorded policy",
+        where="`log_dir/_packets/*/_policies/*.json`",
+        what="the policies that packets were recorded under",
+        version=1,
+        mark='`"version"`; 1 if it is missing',
+        refused="the flight recorder, and replays of what it recorded",
+    ),
+)
+
 _NAME = re.compile(r"(\d{10})\.json")
 
 
 def load_policies(folder: Path) -> dict[int, GatewayPolicy]:
-    """Return the policies in a recorder's folder by number; raises LogError if one is damaged or unreadable."""
+    """Return the policies in a recorder's folder by number; raises LogError if one is damaged, unreadable or newer."""
     found: dict[int, GatewayPolicy] = {}
     for path in sorted((folder / POLICIES).glob("*.json")):
         match = _NAME.fullmatch(path.name)
@@ -53,12 +65,30 @@ def load_policies(folder: Path) -> dict[int, GatewayPolicy]:
         with translated(path, "cannot read"):
             content = path.read_bytes()
         try:
-            found[int(match[1])] = msgspec.json.decode(content, type=GatewayPolicy)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            found[int(match[1])] = decode_policy(content, path)
+        except UNDECODABLE as error:
             raise LogError(
                 LogFault.CORRUPT, f"{path} is not a policy: {error}; restore it from a copy, or remove it"
             ) from None
     return found
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    version: int = 1
+
+
+def encode_policy(policy: GatewayPolicy) -> bytes:
+    """Return the content of a file."""
+    content = {"version": ON_DISK[0].version, **msgspec.structs.asdict(policy)}
+    return msgspec.json.format(msgspec.json.encode(content), indent=1)
+
+
+def decode_policy(content: bytes, path: Path) -> GatewayPolicy:
+    """Return the policy in the content of a file. Raises LogError if a newer meshbus wrote it, msgspec.MsgspecError."""
+    # What a newer policy says beyond this would be ignored, and packets judged by less than was in force.
+    if problem := ON_DISK[0].problem(msgspec.json.decode(content, type=_Versioned).version):
+        raise LogError(LogFault.NEWER, f"{path}: {problem}")
+    return msgspec.json.decode(content, type=GatewayPolicy)
 
 
 class PolicyBook:
@@ -92,7 +122,7 @@ class PolicyBook:
             path = self._path(number)
             with translated(path, "cannot write"):
                 # Before the rows that refer to it: the recorder writes policies first (`drain`).
-                files.write_aside(path, aside(path), [msgspec.json.format(msgspec.json.encode(policy), indent=1)])
+                files.write_aside(path, aside(path), [encode_policy(policy)])
             self._unwritten.pop(number, None)  # the other thread may have dropped it
         if len(self._numbers) > MOST:
             known = list(

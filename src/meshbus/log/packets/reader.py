@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, wanted
 from meshbus.log.files import reading
 from meshbus.log.folder import HOT, hot_files, segment_range
 from meshbus.log.packets.arrow import to_batch
-from meshbus.log.packets.block import UnknownFile, read_content
+from meshbus.log.packets.block import UnknownFile
+from meshbus.log.packets.hotfile import read_hot
 from meshbus.log.packets.runs import Piece
 from meshbus.log.packets.store import GROUP_ROWS, RECORDERS, folder_of
 from meshbus.log.schema import PACKETS
@@ -172,7 +172,7 @@ def _size(path: Path) -> int:
 
 def _hot_part(first: int, path: Path) -> Part | None:
     try:
-        content = read_content(np.fromfile(path, np.uint8).data)
+        content = read_hot(path)
     except UnknownFile:
         return None  # it is being created
     return Part(path.name, first, content.end, sealed=False) if content.end > first else None
@@ -195,7 +195,7 @@ def _read(folder: Path, part: Part, want: Wanted, low: int, high: int) -> Iterat
         segment = Segment(part.name, part.first, part.end, 0, GROUP_ROWS, 0)
         yield from read_segment(folder, segment, want, low, high)
         return
-    content = read_content(np.fromfile(folder / HOT / part.name, np.uint8).data)
+    content = read_hot(folder / HOT / part.name)
     for first, rows in content.blocks:
         begin, end = max(low, first), min(high, first + rows.length)
         if begin < end:

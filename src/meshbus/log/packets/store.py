@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from meshbus.errors import ConfigError, LogError, LogFault
 from meshbus.log.arrow import has_arrow
 from meshbus.log.durability import Retention
 from meshbus.log.files import Files, translated
 from meshbus.log.folder import HOT, LOCK, aside, hot_files, hot_name, is_aside, segment_name, segment_range
-from meshbus.log.packets.block import Content, UnknownFile, pack_block, pack_file_header, read_content
+from meshbus.log.packets.block import Content, UnknownFile, pack_block, pack_file_header
+from meshbus.log.packets.hotfile import read_hot
 from meshbus.log.packets.packed import Packed, hashes_in
 from meshbus.log.packets.parquet import ParquetFile
 from meshbus.log.packets.policies import POLICIES
@@ -355,7 +355,7 @@ class PacketStore:
 
 def _content_of(path: Path) -> Content | None:
     try:
-        return read_content(np.fromfile(path, np.uint8).data)
+        return read_hot(path)
     except UnknownFile:
         return None
 

@@ -19,7 +19,7 @@ from meshbus.engine.core import Engine
 from meshbus.engine.session.negotiate import SETTLE_S
 from meshbus.engine.session.peer import Health, Peer
 from meshbus.errors import ChannelError, ChannelFault, PeerError, PeerFault, Timeout
-from meshbus.names.channel import ChannelName
+from meshbus.names.channel import ChannelName, prefixes_of
 from meshbus.node.channels.subscribers import Subscribers, SubscriptionSpec
 from meshbus.node.channels.subscription import Subscription
 from meshbus.node.driving.driver import Driver
@@ -65,7 +65,7 @@ class Joiner:
 
     async def start(self, subscription: Subscription, spec: SubscriptionSpec) -> None:
         """Add a subscription, and ask every peer that may publish what it wants; raise if there are peers and all refuse."""
-        if spec.is_prefix:
+        if spec.is_prefix or self._needs_profile(spec):
             await self._live.settled(SETTLE_S)  # a peer that has just connected may not have agreed on prefixes yet
         self._subscribers.add(spec, subscription)
         try:
@@ -106,6 +106,8 @@ class Joiner:
             asked = {publisher for publisher, _ in self._interests.get(spec.topic, ())}
             if spec.is_prefix and node_id not in asked:
                 self._follow(spec, node_id, explicit=False)
+            elif self._needs_profile(spec):
+                self._ask_again(node_id, [spec])  # now that it is known to read such tokens
 
     def ask_again(self, node_id: int, topic: str) -> None:
         """Ask a peer once more for a channel that it had refused, without waiting for the answer."""
@@ -171,20 +173,38 @@ class Joiner:
 
     # ── tokens ──────────────────────────────────────────────────────────────────────────────
 
-    def tokens_for(self, spec: SubscriptionSpec) -> list[bytes]:
-        """Return what to present for the channel of a spec, in the order to try.
+    def tokens_for(self, spec: SubscriptionSpec, node_id: int | None = None) -> list[bytes]:
+        """Return what to present to a peer for a spec, in the order to try; without a peer, to one that uses the profile.
 
         A refusal counts against us, so only tokens that can help are presented. A net-mesh 0.23 node does not read
-        chains but accepts their last token alone.
+        chains but accepts their last token alone. It is not shown tokens for prefixes, which it does not know.
         """
-        if spec.token is not None or spec.is_prefix:
-            return [spec.token or b""]
-        us, channel = self._live.engine.identity.entity_id, ChannelName(spec.topic)
+        if spec.token is not None:
+            return [spec.token]
+        peer = None if node_id is None else self._live.engine.peers.get(node_id)
+        reads_prefixes = node_id is None or (peer is not None and bool(peer.negotiated.compatible))
         presented: list[bytes] = []
-        for chain in self._tokens:
-            if chain[-1].subject == us and chain[-1].authorizes(Scope.SUBSCRIBE, channel.hash):
+        for chain in self._helping(spec):
+            if reads_prefixes or not chain[-1].is_prefix:
                 presented += [encode_chain(chain), encode_chain(chain[-1:])][: len(chain)]
         return presented or [b""]
+
+    def _helping(self, spec: SubscriptionSpec) -> list[tuple[PermissionToken, ...]]:
+        """Return the chains of this node that permit what a spec asks for; for a prefix, those that permit all of it."""
+        us = self._live.engine.identity.entity_id
+        mine = [chain for chain in self._tokens if chain[-1].subject == us]
+        if not spec.is_prefix:
+            return [chain for chain in mine if chain[-1].authorizes(Scope.SUBSCRIBE, ChannelName(spec.topic))]
+        above = prefixes_of(spec.topic)
+        return [
+            chain
+            for chain in mine
+            if chain[-1].is_prefix and chain[-1].allows(Scope.SUBSCRIBE) and chain[-1].channel_hash in above
+        ]
+
+    def _needs_profile(self, spec: SubscriptionSpec) -> bool:
+        """Return whether a token for a prefix would help, which only peers with the profile are shown."""
+        return spec.token is None and any(chain[-1].is_prefix for chain in self._helping(spec))
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────
 
@@ -219,7 +239,7 @@ class Joiner:
 
     async def _ask(self, node_id: int, spec: SubscriptionSpec) -> None:
         """Subscribe at one peer, with each of our tokens until one is accepted."""
-        tokens = self.tokens_for(spec)
+        tokens = self.tokens_for(spec, node_id)
         for number, token in enumerate(tokens):
             try:
                 await self.subscribe(node_id, ChannelName(spec.topic), token, spec.queue_group)
@@ -246,7 +266,7 @@ class Joiner:
 
         def ask(engine: Engine, now: float, out: Output) -> None:
             for spec in specs:
-                token, *_ = self.tokens_for(spec)  # the best one: nothing waits here to try another
+                token, *_ = self.tokens_for(spec, node_id)  # the best one: nothing waits here to try another
                 engine.subscribe(node_id, ChannelName(spec.topic), now, out, token=token, queue_group=spec.queue_group)
 
         if specs and self._live.engine.peers.get(node_id) is not None:  # it may have left in the same batch of packets
@@ -281,7 +301,7 @@ class Joiner:
             return None
 
         def ask(engine: Engine, now: float, out: Output) -> int:
-            token = spec.token or b""
+            token, *_ = self.tokens_for(spec, node_id)
             request = engine.interest(node_id, spec.topic, now, out, token=token, queue_group=spec.queue_group)
             self._interests.setdefault(spec.topic, []).append((node_id, request))
             return request

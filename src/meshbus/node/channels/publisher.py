@@ -115,7 +115,7 @@ class ChannelPublisher:
         the node is closed meanwhile.
         """
         event = payload if type(payload) is bytes else bytes_of(payload)
-        if self._sends.busy:
+        if self._sends.nbytes:
             await self._send_first()
         if self._log is not None:
             return await self._publish_logged(self._log, *columns_of([event]))
@@ -152,7 +152,7 @@ class ChannelPublisher:
         """
         live = self._live()
         offsets, data = columns_from(events)
-        if self._sends.busy:
+        if self._sends.nbytes:
             await self._send_first()
         if self._log is not None:
             return await self._publish_logged(self._log, offsets, data)

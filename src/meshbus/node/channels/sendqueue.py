@@ -72,8 +72,8 @@ class SendQueue:
         self._lock = threading.Lock()
         self._max_bytes = config.max_bytes
         """The bound; negative as soon as the publisher is closed, so that no call needs a check of its own."""
-        self._bytes = 0
-        """Bytes of the events that collect and of those under way."""
+        self.nbytes = 0
+        """Bytes of the events that collect and of those under way; 0 if nothing waits."""
         self._events: list[bytes] = []
         self._wake_at = 0.0
         """From how many bytes on the loop has to be told; infinite if it will look anyway."""
@@ -91,11 +91,6 @@ class SendQueue:
         """The last error of each kind and subscriber since the last `take_failures`."""
         self.on_unsent: Callable[[Unsent], None] | None = None
 
-    @property
-    def busy(self) -> bool:
-        """Whether events wait or are under way."""
-        return self._bytes > 0
-
     def add(self, event: bytes) -> None:  # hot: bench_publish
         """Take an event; raises Backpressure if there is no room and the policy is FAIL."""
         size = len(event) + FRAME_PREFIX_BYTES
@@ -103,11 +98,11 @@ class SendQueue:
             problem = f"send takes events of at most {MAX_EVENT} bytes, got {len(event)}"
             raise LocalProtocolError(f"{problem}; publish a larger one with `await publisher.publish(event)`")
         with self._lock:
-            if self._bytes + size > self._max_bytes and not self._make_room(size):
+            if self.nbytes + size > self._max_bytes and not self._make_room(size):
                 return
-            self._bytes += size
+            self.nbytes += size
             self._events.append(event)
-            if self._bytes >= self._wake_at:
+            if self.nbytes >= self._wake_at:
                 self._wake()
 
     def release(self) -> None:
@@ -148,7 +143,7 @@ class SendQueue:
         errors, failed = tuple(self._errors.values()), self._failed
         self._errors, self._failed = {}, 0
         if self._under_way:
-            late = Timeout(f"sending of {self._bytes} bytes of events that were given to send", timeout_s)
+            late = Timeout(f"sending of {self.nbytes} bytes of events that were given to send", timeout_s)
             errors = (*errors, self._own(late))
         if not errors and not failed:
             return report
@@ -167,8 +162,8 @@ class SendQueue:
             raise LocalProtocolError(CLOSED)
         match self._config.when_full:
             case WhenSendFull.FAIL:
-                room = self._max_bytes - self._bytes
-                problem = f"events of {self._bytes} bytes wait, {room} more fit, {size} are needed"
+                room = self._max_bytes - self.nbytes
+                problem = f"events of {self.nbytes} bytes wait, {room} more fit, {size} are needed"
                 raise Backpressure(room, size, f"{problem}; await flush() first, or raise max_bytes")
             case WhenSendFull.DROP_OLDEST:
                 dropped, at = 0, 0
@@ -176,9 +171,9 @@ class SendQueue:
                     dropped += len(self._events[at]) + FRAME_PREFIX_BYTES
                     at += 1
                 del self._events[:at]
-                self._bytes -= dropped
+                self.nbytes -= dropped
                 # What is under way cannot be dropped; if that alone fills the queue, the new event has no place either.
-                fits = self._bytes + size <= self._max_bytes
+                fits = self.nbytes + size <= self._max_bytes
                 self._drops += at if fits else at + 1
                 return fits
             case WhenSendFull.DROP_NEWEST:
@@ -194,7 +189,7 @@ class SendQueue:
 
     def _wake(self) -> None:
         """Have the loop look at the events, soon or after the delay; called with the lock held."""
-        wait = self._config.max_delay_ms > 0 and self._bytes < EARLY_BYTES
+        wait = self._config.max_delay_ms > 0 and self.nbytes < EARLY_BYTES
         self._wake_at = EARLY_BYTES if wait else inf
         look = self._wait_for_more if wait else self._due
         try:
@@ -225,7 +220,7 @@ class SendQueue:
     def _end(self, events: int, nbytes: int, outcome: PublishReport | MeshError) -> None:
         self._under_way -= 1
         with self._lock:
-            self._bytes -= nbytes
+            self.nbytes -= nbytes
             more = bool(self._events)
         if self._drops:
             self._count_drops()

@@ -124,7 +124,8 @@ class Subscription:
         self._max_overrun_bytes = max_overrun_bytes
         self._overrun_by: dict[tuple[int, int], int] = {}
         """Bytes that were taken since the subscription is full, by publisher and stream."""
-        self._queue: deque[EventBatch] = deque()
+        self._queue: deque[tuple[EventBatch, int, int]] = deque()
+        """Batches, each with its events and bytes."""
         self._pending = self._pending_bytes = 0
         self._received = self._delivered = self._dropped = self._missed = 0
         self._lost: int | None = None
@@ -198,11 +199,16 @@ class Subscription:
                 raise self._error
             if self._closed:
                 return None
-            await self._wait()
-        batch = self._queue.popleft()
-        events = len(batch)
+            waiter = Waiter()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._waiters:  # it was cancelled
+                    self._waiters.remove(waiter)
+        batch, events, size = self._queue.popleft()
         self._pending -= events
-        self._pending_bytes -= batch.nbytes
+        self._pending_bytes -= size
         self._delivered += events
         if self._overrun_by and not self._is_full():  # resumes as soon as there is room: credit takes a round trip
             self._release()
@@ -225,7 +231,7 @@ class Subscription:
                 return
             batch = batch_or_none
             events, size = len(batch), batch.nbytes
-        self._queue.append(batch)
+        self._queue.append((batch, events, size))
         self._pending += events
         self._pending_bytes += size
         self._wake()
@@ -260,15 +266,6 @@ class Subscription:
         self._error = error
         self._wake()
 
-    async def _wait(self) -> None:
-        waiter = Waiter()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in self._waiters:  # it was cancelled
-                self._waiters.remove(waiter)
-
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -288,7 +285,10 @@ class Subscription:
                 return batch if self._overruns(batch) else None
             case WhenFull.DROP_OLDEST:
                 while self._queue and self._is_full(batch):
-                    self._forget(self._queue.popleft())
+                    _, events, size = self._queue.popleft()
+                    self._pending -= events
+                    self._pending_bytes -= size
+                    self._dropped += events
                 self._tell()
                 return self._newest_part(batch)
             case WhenFull.DROP_NEWEST:
@@ -300,11 +300,6 @@ class Subscription:
                 self._error = self._tell()
                 self._wake()
                 return None
-
-    def _forget(self, batch: EventBatch) -> None:
-        self._pending -= len(batch)
-        self._pending_bytes -= batch.nbytes
-        self._dropped += len(batch)
 
     def _newest_part(self, batch: EventBatch) -> EventBatch:
         """Cut a batch that alone is larger than the queue down to its newest events."""

@@ -1,6 +1,7 @@
 """The records of daemons in files: the disk of a node, as compute/store.py asks for it.
 
     DIRECTORY/lock                      held while a node uses the directory
+    DIRECTORY/version                   of everything in the directory, as JSON; 1 if it is missing
     DIRECTORY/0123456789abcdef/         one daemon, by its origin hash
         checkpoint                      replaced as a whole: written beside it, synced, renamed
         journal                         what followed it, a group at a time: only what changes is written, with one sync
@@ -18,6 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from meshbus.compute.difference import difference
 from meshbus.compute.records import (
     CONFIRMED_BYTES,
@@ -33,18 +36,48 @@ from meshbus.compute.records import (
     encode_mark,
 )
 from meshbus.compute.store import Decision, Mark, Status, Stored
-from meshbus.errors import ConfigError, MalformedPacket
+from meshbus.errors import ConfigError, LogError, LogFault, MalformedPacket
+from meshbus.formats import Format
 from meshbus.log.files import Files, translated
 from meshbus.names.identity import Entropy
 from meshbus.wire.messages.migration import BufferedEvent
 
 JOURNAL_BYTES = 1 << 20
 """A journal may have this size, or that of its checkpoint. Our choice: read at a start in no time."""
-_CHECKPOINT, _JOURNAL, _DECISIONS, _LOCK = "checkpoint", "journal", "decisions", "lock"
+_CHECKPOINT, _JOURNAL, _DECISIONS, _LOCK, _VERSION = "checkpoint", "journal", "decisions", "lock", "version"
 _ASIDE = ".new"
 _NAME_DIGITS = 16
 
+ON_DISK = (
+    Format(
+        name="records of daemons",
+        where="`daemons_dir/`: checkpoints, journals, decisions, `histories/`",
+        what="the state of daemons, what was decided about their moves, and branches of histories that lost",
+        version=1,
+        mark="the file `version`, for the whole directory; 1 if it is missing",
+        refused="the start of a node with this `daemons_dir`",
+    ),
+)
+
 _logger = logging.getLogger("meshbus.node")
+
+
+class _Version(msgspec.Struct, frozen=True):
+    version: int
+
+
+def check_version(root: Path) -> None:
+    """Raise LogError if a newer meshbus wrote the records below a directory."""
+    place = root / _VERSION
+    if not place.exists():
+        return
+    try:
+        found = msgspec.json.decode(place.read_bytes(), type=_Version).version
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        problem = "is damaged; restore it from a copy, or remove it if no newer meshbus used the directory"
+        raise LogError(LogFault.CORRUPT, f"{place} {problem}") from None
+    if newer := ON_DISK[0].problem(found):
+        raise LogError(LogFault.NEWER, f"{place}: {newer}")
 
 
 class DaemonFiles:
@@ -68,13 +101,20 @@ class DaemonFiles:
         self._snapshots: dict[int, bytes] = {}
         """The last snapshots that were written, to compare the next ones with."""
         with translated(root, "opening"):
-            self._files.make_folder(root / _DECISIONS)
-            self._files.fsync_folder(root)
+            self._files.make_folder(root)
             try:
                 self._lock: int | None = self._files.lock(root / _LOCK)
             except BlockingIOError:
                 problem = f"{root} is used by another node; give each node a directory of its own"
                 raise ConfigError("daemons_dir", problem) from None
+            try:
+                check_version(root)
+                self._say_version()
+                self._files.make_folder(root / _DECISIONS)
+                self._files.fsync_folder(root)
+            except BaseException:
+                self.close()
+                raise
         for origin in self._found(root):
             self._read(origin, self._recall)
 
@@ -157,6 +197,15 @@ class DaemonFiles:
         return found
 
     # ── files ───────────────────────────────────────────────────────────────────────────────
+
+    def _say_version(self) -> None:
+        """Write down the version, if nobody has."""
+        place = self._root / _VERSION
+        if not place.exists():
+            content = msgspec.json.encode(_Version(ON_DISK[0].version)) + b"\n"
+            # A missing one means 1 too, so a disk that is full does not keep a node from starting.
+            with suppress(OSError):
+                self._files.write_aside(place, place.with_name(_VERSION + _ASIDE), [content])
 
     def _recall(self, origin: int) -> None:
         """Check the whole record of a daemon once, and remember its mark."""

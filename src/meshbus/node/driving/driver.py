@@ -16,13 +16,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
+from typing import TypeVar
 
 from meshbus.engine.base.notices import AppendAsked, Control, ReplicaWork
 from meshbus.engine.base.packets import Address, Output, Train
 from meshbus.engine.core import Engine
-from meshbus.engine.routes.forward import FORWARDED
 from meshbus.engine.session.link import MAX_TRAIN_PACKETS
-from meshbus.engine.streams.large import PARTS
 from meshbus.node.driving.lanes import Lanes
 from meshbus.node.driving.polling import Polling
 from meshbus.node.driving.turns import Turns
@@ -50,6 +49,8 @@ BURST_S = 0.0002
 MAX_BURST = MAX_TRAIN_PACKETS
 """Datagrams that are collected before they are sent: as many as the kernel takes in one call."""
 
+T = TypeVar("T")
+
 _logger = logging.getLogger("meshbus.node")
 
 
@@ -67,6 +68,9 @@ BOUNDS = (
 
 class Driver:
     """One engine on one socket."""
+
+    now = staticmethod(time.monotonic)
+    """Returns the time on the clock that the engine runs on, in monotonic seconds."""
 
     def __init__(
         self, engine: Engine, socket: UdpSocket, on_output: Callable[[Output], None], poll_s: float = 0.0
@@ -98,19 +102,14 @@ class Driver:
         self._listen(socket)
         self._set_timer()
 
-    @staticmethod
-    def now() -> float:
-        """Return the time on the clock that the engine runs on, in monotonic seconds."""
-        return time.monotonic()
-
     def apply(self, out: Output) -> None:
         """Send what the engine wants sent, and pass on what it reports."""
         if out.trains:
             self._send(out.trains)
         if out.events or out.control:
             self._report(out)
-        if self._asking is None and not self.closed:
-            self._asking = self._loop.call_later(ASK_S, self._set_timer)
+        if self._asking is None:
+            self._ask_later()
 
     def apply_single(self, out: Output, now: float) -> None:  # hot: bench_publish
         """Do the same for one event; its datagrams may be collected with those of further events in this loop iteration."""
@@ -128,7 +127,11 @@ class Driver:
             out.trains = []
             if len(self._burst) >= MAX_BURST:
                 self._end_burst()
-        self.apply(out)
+                self._single_at = self.now()  # sending took its time, which is no pause of the publisher
+        if out.trains or out.events or out.control:
+            self.apply(out)
+        elif self._asking is None:
+            self._ask_later()
 
     def wake(self, waiter: Waiter) -> None:
         """Continue a task that waited for events: when the datagram that brought them is done with, or soon."""
@@ -156,22 +159,25 @@ class Driver:
     def _readable(self, socket: UdpSocket) -> None:
         """Handle what came, and then let the tasks go on that waited for it."""
         now = self.now()
-        if not self._may_drain(socket, now):
+        wait_s = self._turns.wait_s(socket, now)
+        if wait_s:
+            self._pause(socket, wait_s)
             return
         woken: list[Waiter] = []
         self._woken = woken
+        quiet, socket.drained_at = now - socket.drained_at > QUIET_S, now
         try:
-            self._read(socket, now)
+            if quiet:
+                self._take_first(socket, now)
+            else:
+                self._drain_busy(socket)
         finally:
             self._woken = None
             for waiter in woken:
                 waiter.resume()
 
-    def _read(self, socket: UdpSocket, now: float) -> None:
-        quiet, socket.drained_at = now - socket.drained_at > QUIET_S, now
-        if quiet:
-            self._take_first(socket, now)
-            return
+    def _drain_busy(self, socket: UdpSocket) -> None:
+        """Handle what came on a socket that is read often."""
         for _ in range(DRAINS_PER_TURN):
             # A sender goes on as long as it brings events: anything else comes once a turn, and so do parts
             # of large events: the small events of other senders must not wait for many of them.
@@ -182,7 +188,7 @@ class Driver:
         """Handle what one drain returns; return whether the sender may go on: events were in it, and no parts."""
         began = self.now()
         batch = socket.drain(max_datagrams=self._turns.room(socket, began) or MAX_DATAGRAMS)
-        if socket.has_refused:
+        if socket.no_listener:
             self._report_refused(socket)
         if batch is None or self.closed:
             return False
@@ -191,7 +197,7 @@ class Driver:
     def _take_first(self, socket: UdpSocket, now: float) -> None:  # hot: bench_publish
         """Handle what came first on a socket that was quiet; if there is more, the loop calls again."""
         first = socket.receive_first()
-        if socket.has_refused:
+        if socket.no_listener:
             self._report_refused(socket)
         if first is None or self.closed:
             return
@@ -205,12 +211,12 @@ class Driver:
     ) -> bool:
         """Pass datagrams to the engine and carry out what follows; return whether events were in them, and no parts."""
         counters = self.engine.counters
-        lost, forwarded, parts = counters.lost, counters.get(*FORWARDED), counters.get(*PARTS)
-        out = self._call(receive, *arguments)
+        lost = counters.lost
+        out = self._call(receive, *arguments) or Output()
         # Appends and what replicas send each other are events too: a member must not fall behind beside a stream. Parts
         # bring an event, which is there with the last of them.
-        large = counters.get(*PARTS) > parts
-        events = large or bool(out.events) or counters.get(*FORWARDED) > forwarded or any(map(_has_events, out.control))
+        large = out.parts > 0
+        events = large or bool(out.events) or out.forwarded > 0 or any(map(_has_events, out.control))
         self.apply(out)
         refused = 2 * (counters.lost - lost) > datagrams
         ended = self.now()
@@ -221,13 +227,10 @@ class Driver:
             self.took(ended - began)
         return events and not large
 
-    def _may_drain(self, socket: UdpSocket, now: float) -> bool:
-        """Return whether it is a socket's turn; if not, stop listening to it until it is."""
-        wait_s = self._turns.wait_s(socket, now)
-        if wait_s:
-            self._ignore(socket)
-            self._loop.call_later(wait_s, self._listen, socket)
-        return not wait_s
+    def _pause(self, socket: UdpSocket, wait_s: float) -> None:
+        """Stop listening to a socket until it is its turn."""
+        self._ignore(socket)
+        self._loop.call_later(wait_s, self._listen, socket)
 
     def _listen(self, socket: UdpSocket) -> None:
         if not self.closed and socket.fileno() >= 0:
@@ -272,7 +275,7 @@ class Driver:
             self._hold(trains)
             return
         left = self.socket.send(trains)
-        if self.socket.has_refused:
+        if self.socket.no_listener:
             self._loop.call_soon(self._report_refused, self.socket)
         if left:
             self._hold(left)
@@ -298,6 +301,11 @@ class Driver:
         if not waiting:
             self._loop.remove_writer(self.socket.fileno())
 
+    def _ask_later(self) -> None:
+        """Ask the engine for its next timer in a moment, once for everything that happens until then."""
+        if not self.closed:
+            self._asking = self._loop.call_later(ASK_S, self._set_timer)
+
     def _set_timer(self) -> None:
         self._asking = None
         if not self.closed:
@@ -317,7 +325,7 @@ class Driver:
 
     def _tick(self) -> None:
         self._timer = self._timer_at = None
-        self.apply(self._call(self.engine.tick, self.now()))
+        self.apply(self._call(self.engine.tick, self.now()) or Output())
         # Asked now instead of in a moment: nothing waits for this callback.
         if self._asking is not None:
             self._asking.cancel()
@@ -337,25 +345,27 @@ class Driver:
             piece.control.append(event)
             self._call(self._on_output, piece)
 
-    def _call(self, call: Callable[..., Output | None], *arguments: object) -> Output:
-        """Call the engine or the node; count an exception by its class, and return an empty output instead."""
+    def _call(self, call: Callable[..., T], *arguments: object) -> T | None:
+        """Call the engine or the node; count an exception by its class, and return None instead."""
         try:
-            return call(*arguments) or Output()
+            return call(*arguments)
         except Exception as error:  # a packet of one peer must not end the traffic of the others
             name = type(error).__name__
             # The traceback of the first of a class is enough: a peer may be able to cause many.
             if not self.engine.counters.get("exception", name):
                 _logger.exception("%s while handling packets; please report this as a bug", name)
             self.engine.counters.add("exception", name)
-            return Output()
+            return None
 
 
 def _by_address(trains: Sequence[Train]) -> Sequence[Train]:
     """Group trains by address, keeping the order within each address."""
+    if len({train.address for train in trains}) == 1:
+        return trains  # one subscriber, as usual
     groups: dict[Address, list[Train]] = {}
     for train in trains:
         groups.setdefault(train.address, []).append(train)
-    return trains if len(groups) == 1 else [train for group in groups.values() for train in group]
+    return [train for group in groups.values() for train in group]
 
 
 def _has_events(notice: Control) -> bool:

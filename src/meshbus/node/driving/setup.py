@@ -16,9 +16,12 @@ from meshbus.engine.settings import (
     NatConfig,
     OpaqueMode,
     PolicySettings,
+    PreviousKey,
     SecureConfig,
+    SecureMode,
 )
 from meshbus.errors import LocalProtocolError
+from meshbus.keyfile import MeshKey
 from meshbus.names.identity import KEY_BYTES
 from meshbus.node.driving.udp import BUFFER_BYTES
 from meshbus.wire.constants import MAX_DATAGRAM, PACKET_COST, ROUTE_BYTES, STREAM_WINDOW, Subprotocol
@@ -37,7 +40,7 @@ size. The buffer that our system granted is taken as what peers can buffer too, 
 
 def engine_settings(
     config: NodeConfig,
-    psk: bytes,
+    mesh_key: MeshKey,
     receive_buffer: int = BUFFER_BYTES,
     bound: object = None,
     pins: Mapping[int, bytes] | None = None,
@@ -51,7 +54,8 @@ def engine_settings(
     local = config.bind.host in {"127.0.0.1", "::1", "localhost"}
     packet = config.max_packet or (MAX_DATAGRAM - ROUTE_BYTES if local else NETWORK_PACKET)
     return EngineSettings(
-        psk=psk,
+        psk=mesh_key.key,
+        previous_psk=previous_key(mesh_key),
         subnet=config.subnet,
         assignment=policy.assignment,
         handshake=HandshakeConfig(tries=config.handshake_attempts, timeout_s=config.handshake_timeout_s),
@@ -70,6 +74,8 @@ def engine_settings(
         max_channels_per_peer=config.max_channels_per_peer,
         token_sweep_s=config.token_sweep_s,
         trusted_issuers=policy.trusted_issuers,
+        renew_tokens_s=config.renew_tokens_s,
+        renew_issuers=config.renew_issuers,
         any_issuer=config.compat_any_issuer,
         unannounced_global=config.compat_unannounced_global,
         window=_window(config, receive_buffer, local=local),
@@ -83,8 +89,16 @@ def engine_settings(
 
 def _carried(config: NodeConfig) -> frozenset[int]:
     """Return the optional subprotocols that a node handles."""
-    daemons = frozenset() if config.daemons_dir is None else CARRIED
-    return daemons | {Subprotocol.POLICY} if config.policy_issuers else daemons
+    carried: frozenset[int] = frozenset() if config.daemons_dir is None else CARRIED
+    if config.policy_issuers:
+        carried |= {Subprotocol.POLICY, Subprotocol.REVOCATION}
+    # Secrets are proved and renewed in secure sessions only.
+    return carried if config.secure is SecureMode.OFF else carried | {Subprotocol.ROTATION}
+
+
+def previous_key(mesh_key: MeshKey) -> PreviousKey | None:
+    """Return the mesh key that another one replaces, as the engine takes it."""
+    return None if mesh_key.previous is None else PreviousKey(mesh_key.previous, mesh_key.until_s * 10**9)
 
 
 def _window(config: NodeConfig, receive_buffer: int, *, local: bool) -> int:

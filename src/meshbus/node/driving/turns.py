@@ -48,7 +48,7 @@ class Turns:
 
     def wait_s(self, queue: Hashable, now: float) -> float:
         """Return how long a buffer has to wait; 0 if it may be drained now."""
-        if not self._guests:
+        if queue not in self._guests:
             return 0.0
         guest = self._guest(queue, now)
         ahead_s = 0.0 if guest is None else guest.paid_at - now

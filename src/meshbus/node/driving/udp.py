@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import socket  # noqa: TID251 - the only user of sockets in the node
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any, Self, TypeAlias
 
@@ -114,7 +114,6 @@ class UdpSocket:
     __slots__ = (
         "_array",
         "_buffer",
-        "_no_listener",
         "_overflows",
         "_parts",
         "_refused",
@@ -122,6 +121,7 @@ class UdpSocket:
         "counters",
         "drained_at",
         "emptied",
+        "no_listener",
         "receives_trains",
         "sends_trains",
     )
@@ -143,7 +143,8 @@ class UdpSocket:
         self._array = np.frombuffer(self._buffer, np.uint8)
         self._overflows = 0
         self._refused: dict[Address, int] = {}
-        self._no_listener: dict[Address, None] = {}
+        self.no_listener: dict[Address, None] = {}
+        """Addresses at which nothing listens, as their machines reported; `take_refused` returns and removes them."""
         self.emptied = False
         """Whether the last drain received everything that had arrived."""
         self.drained_at = -inf
@@ -300,10 +301,11 @@ class UdpSocket:
 
         For a socket that was quiet: what follows is usually nothing, and asking for it costs as much as this call.
         """
+        if not self.receives_trains:
+            return self.drain()
         self.emptied = False
-        receive = self._receive_train if self.receives_trains else self._receive_single
         try:
-            size, ancillary, source = receive(self._buffer)
+            size, ancillary, _, source = self._socket.recvmsg_into((self._buffer,), _ANCILLARY_BYTES)
         except OSError:
             return self.drain()  # which finds out what it means
         if not size:
@@ -323,13 +325,15 @@ class UdpSocket:
         """
         if len(trains) == 1 and len(trains[0].data) <= trains[0].segment:
             return () if self.send_one(trains[0]) else self._send_together(trains)
-        ready = _cut(trains)
         at = 0
-        while at < len(ready):
-            end = _together(ready, at)
-            left = self._send_together(ready[at:end])
+        while at < len(trains):
+            end = _together(trains, at)
+            if end == at:  # too long for one call
+                trains, at = [*_cut(trains[at]), *trains[at + 1 :]], 0
+                continue
+            left = self._send_together(trains[at:end])
             if left:
-                return [*left, *ready[end:]]
+                return [*left, *trains[end:]]
             at = end
         return ()
 
@@ -346,14 +350,9 @@ class UdpSocket:
 
     def take_refused(self) -> list[Address]:
         """Return the addresses at which nothing listens, as their machines reported since the last call."""
-        found = list(self._no_listener)
-        self._no_listener.clear()
+        found = list(self.no_listener)
+        self.no_listener.clear()
         return found
-
-    @property
-    def has_refused(self) -> bool:
-        """Whether `take_refused` would return an address."""
-        return bool(self._no_listener)
 
     def close(self) -> None:
         """Close the socket; closing twice is fine."""
@@ -466,8 +465,8 @@ class UdpSocket:
                 number += 1
                 code = int.from_bytes(report[:4], sys.byteorder)
                 self.counters.count(_REASONS.get(code, Reason.UNSENT_OTHER))
-                if code == errno.ECONNREFUSED and len(self._no_listener) < MAX_REFUSED:
-                    self._no_listener[address] = None
+                if code == errno.ECONNREFUSED and len(self.no_listener) < MAX_REFUSED:
+                    self.no_listener[address] = None
         return number
 
     def _takes_trains(self, address: Address, segment: int) -> bool:
@@ -487,24 +486,21 @@ class UdpSocket:
         self.counters.count(_REASONS.get(error.errno or 0, otherwise), datagrams)
 
 
-def _cut(trains: Sequence[Train]) -> Sequence[Train]:
-    """Split trains that are too long for one call; there are seldom any."""
-    if all(len(train.data) <= min(MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS * train.segment) for train in trains):
-        return trains
-    pieces: list[Train] = []
-    for train in trains:
-        view = memoryview(train.data)
-        step = train.segment * max(1, min(MAX_TRAIN_PACKETS, MAX_TRAIN_BYTES // train.segment))
-        pieces += (Train(train.address, view[at : at + step], train.segment) for at in range(0, len(view), step))
-    return pieces
+def _cut(train: Train) -> Iterator[Train]:
+    """Split a train that is too long for one call; there are seldom any."""
+    view = memoryview(train.data)
+    step = train.segment * max(1, min(MAX_TRAIN_PACKETS, MAX_TRAIN_BYTES // train.segment))
+    return (Train(train.address, view[at : at + step], train.segment) for at in range(0, len(view), step))
 
 
 def _together(trains: Sequence[Train], first: int) -> int:
-    """Return the end of the run of trains that can be sent in one call with the first."""
+    """Return the end of the run of trains that can be sent in one call with the first; the first itself if it is too long."""
     head = trains[first]
     address, segment = head.address, head.segment
-    room = min(MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS * segment) - len(head.data)
     last = len(head.data)
+    room = min(MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS * segment) - last
+    if room < 0 and last > segment:
+        return first
     end = first + 1
     # A datagram shorter than the segment ends a train.
     while end < len(trains) and last % segment == 0:

@@ -8,7 +8,8 @@ published event in its log is its publish number, and only what a node published
                 for follows in the background
 
 An append copies into the page cache and takes microseconds, so it runs on the loop. A sync runs in a thread, and
-publishes that wait at the same time share one. If an append fails, `publish` raises and nothing is sent; a received
+publishes that wait at the same time share one. Published events of `ASIDE_BYTES` and more are appended in that thread, too,
+and what is published behind them waits for its turn. If an append fails, `publish` raises and nothing is sent; a received
 event that cannot be appended is counted and delivered anyway. The files are written by meshbus.log; peers read pages of
 the published logs through node/logs/pageserver.py.
 """
@@ -66,6 +67,8 @@ NO_TIME = -(1 << 63)
 """Stands for a time that is unknown, where there is no room for a null."""
 REOPEN_S = 5.0
 """Seconds before a log that could not be opened is tried again."""
+ASIDE_BYTES = 1 << 20
+"""Bytes of a publish that are not appended on the loop. Our choice: one megabyte takes about two milliseconds."""
 MAX_RECEIVED = 65_536
 """Our choice: as many as channels that a publisher may name under a prefix."""
 _LEAST_OPEN, _MOST_OPEN = 8, 4_096
@@ -105,9 +108,12 @@ BOUNDS = (
 
 
 class _Step(NamedTuple, Generic[T]):
-    """A publish that waits for a sync."""
+    """A publish that waits for the disk."""
 
-    seqs: range
+    events: int
+    seqs: range | None
+    """The sequences of its events; None if they are still to be appended."""
+    append: Callable[[], range]
     send: Callable[[int], T]
     outcome: asyncio.Future[T]
 
@@ -127,7 +133,9 @@ class PublishedLog:
         self.once = asyncio.Lock()
         """Held while a batch that may have been appended before is looked up and appended."""
         self._line: list[_Step[Any]] = []
-        """Publishes that wait for the next sync, in the order of appending."""
+        """Publishes that wait for the next turn of the disk, in the order of appending."""
+        self._aside = 0
+        """Publishes in line, or at the disk, that are not appended yet: what comes now must stay behind them."""
         self._tasks = TaskOwner("a sync of a published log", _logger, on_failure=partial(counters.add, "fail", "task"))
         self._syncing: asyncio.Task[None] | None = None
         self._reopen_at: float | None = None
@@ -146,17 +154,21 @@ class PublishedLog:
         cancelled meanwhile. Raises LogError if they cannot be appended; nothing is sent then.
         """
         columns.update({"src": self._subnet, "dst": self._subnet, "ttl": HOP_TTL})
+        events = len(offsets) - 1
+        aside = self._aside > 0 or offsets.item(-1) - offsets.item(0) >= ASIDE_BYTES
         try:
             self._recover()
-            seqs = self.file.write_batch((offsets, data), **columns)
+            append = partial(self.file.write_batch, (offsets, data), **columns)
+            seqs = None if aside else append()
         except LogError:
-            self._counters.add("fail", "log_published", len(offsets) - 1)
+            self._counters.add("fail", "log_published", events)
             raise
         # Behind a sync that is in progress even an append that needs none has to wait, to keep the order.
-        if self._syncing is None and not self.file.owes_sync:
+        if self._syncing is None and seqs is not None and not self.file.owes_sync:
             return self._release(seqs, send)
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._line.append(_Step(seqs, send, outcome))
+        self._line.append(_Step(events, seqs, append, send, outcome))
+        self._aside += aside
         if self._syncing is None:
             self._syncing = self._tasks.start(self._commit())
         return await outcome
@@ -191,32 +203,52 @@ class PublishedLog:
         _logger.warning("the log of %s was opened again after its disk had failed", self.file.channel)
 
     async def _commit(self) -> None:
-        """Sync and send the waiting publishes, until none is left."""
+        """Append, sync and send the waiting publishes, until none is left."""
         while self._line:
             steps, self._line = self._line, []
             try:
-                await asyncio.to_thread(self.file.commit)
+                stored = await asyncio.to_thread(self._store, steps)
             except LogError as error:
                 self._refuse(steps, error)
                 continue
             except BaseException as error:
                 # Unexpected: these publishes get it, TaskOwner reports it, and the next publish starts a new task.
-                waiting, self._line, self._syncing = self._line, [], None
-                self._refuse([*steps, *waiting], error if isinstance(error, Exception) else RuntimeError(repr(error)))
+                steps += self._line
+                self._line, self._syncing = [], None
+                self._refuse(steps, error if isinstance(error, Exception) else RuntimeError(repr(error)))
                 raise
-            for step in steps:
-                self._finish(step)
+            finally:
+                self._aside -= sum(step.seqs is None for step in steps)
+            for step, seqs in zip(steps, stored, strict=True):
+                if isinstance(seqs, range):
+                    self._finish(step, seqs)
+                else:
+                    self._refuse([step], seqs)
         self._syncing = None
+
+    def _store(self, steps: list[_Step[Any]]) -> list[range | Exception]:
+        """Append what is not appended yet, in order, and sync if the policy requires it; blocks.
+
+        Returns the sequences of each publish, or why it could not be appended. Raises LogError if the sync fails.
+        """
+        found: list[range | Exception] = []
+        for step in steps:
+            try:
+                found.append(step.append() if step.seqs is None else step.seqs)
+            except Exception as error:  # noqa: BLE001 - the publisher gets it; later publishes go on
+                found.append(error)
+        self.file.commit()
+        return found
 
     def _refuse(self, steps: list[_Step[Any]], error: Exception) -> None:
         for step in steps:
-            self._counters.add("fail", "log_published", len(step.seqs))
+            self._counters.add("fail", "log_published", step.events)
             if not step.outcome.done():
                 step.outcome.set_exception(error)
 
-    def _finish(self, step: _Step[Any]) -> None:
+    def _finish(self, step: _Step[Any], seqs: range) -> None:
         try:
-            result = self._release(step.seqs, step.send)
+            result = self._release(seqs, step.send)
         except Exception as error:  # noqa: BLE001 - the publisher gets it; later publishes go on
             if not step.outcome.done():
                 step.outcome.set_exception(error)
@@ -457,7 +489,7 @@ class Logs:
         return log
 
     def _replicated_id(self, channel: ChannelName) -> bytes:
-        return replicated_log_id(self._config.load_psk(), channel)
+        return replicated_log_id(self._config.load_mesh_key().root, channel)
 
     def put_replica_aside(self, channel: ChannelName) -> None:
         """Move the closed log of a replica aside, so that the next opening finds none; blocks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import msgspec
 
@@ -61,11 +61,16 @@ def info_of(peer: Peer) -> PeerInfo:
     )
 
 
-def node_named(text: str, names: Mapping[int, str]) -> int | None:
-    """Return the node that a text means: its id in 16 hex digits, or its name if exactly one of these nodes has it."""
+def node_named(text: str, names: Mapping[int, str], revoked: Container[int] = ()) -> int | None:
+    """Return the node that a text means: its id in 16 hex digits, or its name if exactly one of these nodes has it.
+
+    Of several, those that are revoked do not count: a machine that came back with another key has its name to itself.
+    """
     if len(text) == _ID_DIGITS and all(digit in "0123456789abcdef" for digit in text.lower()):
         return int(text, 16)
     found = [node for node, name in names.items() if name == text]
+    if len(found) > 1:
+        found = [node for node in found if node not in revoked]
     return found[0] if len(found) == 1 else None
 
 

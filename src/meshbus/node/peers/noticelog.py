@@ -1,7 +1,8 @@
 """The latest notices of a node: bounded, the oldest are dropped first.
 
 A notice is a Control of the engine (engine/base/notices.py), a SlowConsumer of a local subscription, a PeerUnreachable
-(node/peers/redial.py), or what became of a change of the policy (node/policies/keeper.py).
+(node/peers/redial.py), what became of a change of the policy or of a secret (node/policies/), or of an invite
+(node/invites/inviting.py).
 """
 
 from __future__ import annotations
@@ -41,7 +42,63 @@ class PolicyRefused(msgspec.Struct, frozen=True):
     problem: str
 
 
-Notice: TypeAlias = "Control | SlowConsumer | PeerUnreachable | PolicyChanged | PolicyRefused"
+class SecretRotated(msgspec.Struct, frozen=True):
+    """A secret of this node was replaced."""
+
+    secret: str
+    """Which one, in words."""
+    by: str
+    """Who replaced it."""
+    via: str
+    """How: `apply` or `sighup`."""
+    changes: tuple[str, ...]
+    """What changed, in words."""
+
+
+class RotationRefused(msgspec.Struct, frozen=True):
+    """A new secret was refused, and the old one stays."""
+
+    secret: str
+    by: str
+    via: str
+    problem: str
+
+
+RotationNotice: TypeAlias = SecretRotated | RotationRefused
+
+
+class NodeJoined(msgspec.Struct, frozen=True):
+    """A newcomer was admitted by an invite of this node, and was sent what it needs."""
+
+    name: str
+    public_key: bytes
+    invite: str
+    """Id of the invite in hex."""
+
+
+class JoinWaiting(msgspec.Struct, frozen=True):
+    """A newcomer waits until an operator approves it (`meshbus invite approve`)."""
+
+    name: str
+    public_key: bytes
+    invite: str
+
+
+class JoinRefused(msgspec.Struct, frozen=True):
+    """A node with the token of an invite was not admitted."""
+
+    name: str
+    """The name that the invite is for."""
+    public_key: bytes
+    invite: str
+    reason: str
+    problem: str
+
+
+JoinNotice: TypeAlias = NodeJoined | JoinWaiting | JoinRefused
+Notice: TypeAlias = (
+    "Control | SlowConsumer | PeerUnreachable | PolicyChanged | PolicyRefused | RotationNotice | JoinNotice"
+)
 
 
 BOUNDS = (

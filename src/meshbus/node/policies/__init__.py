@@ -1,1 +1,1 @@
-"""The policy of an open node: changing it while the node runs, and the history of its changes."""
+"""The policy of an open node: changing it while the node runs, and what arrives from neighbors."""

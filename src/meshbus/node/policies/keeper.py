@@ -1,7 +1,7 @@
 """Keeps the policy of an open node, and changes it while the node runs: all of it at one moment, or nothing.
 
-    read ──► valid? ──► row of the history on disk ──► policy file on disk ──► the engine, in one call
-               └── no ──► refused with the line and the reason; row of the history; the old policy stays
+    read ──► valid? ──► row of the audit log on disk ──► policy file on disk ──► the engine, in one call
+               └── no ──► refused with the line and the reason; row of the audit log; the old policy stays
 
 Sessions stay up. The engine decides every packet before the call by the old policy and every later one by the new one
 (engine/facade.py, `set_policy`); the flight recorder numbers them, so the moment is visible in its rows. A change asked for
@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from hashlib import sha256
@@ -34,10 +33,10 @@ from meshbus.engine.base.notices import PolicyArrived
 from meshbus.engine.settings import PolicySettings
 from meshbus.errors import ConfigError, MeshError
 from meshbus.log.files import Files
+from meshbus.node.audit import APPLIED, REFUSED, AuditKind, AuditLog, AuditRow, now_text
 from meshbus.node.driving.live import Live
 from meshbus.node.driving.tasks import TaskOwner
 from meshbus.node.peers.noticelog import PolicyChanged, PolicyRefused
-from meshbus.node.policies.history import HistoryRow, PolicyHistory
 from meshbus.policy.reason import Reason
 
 NO_FILE = (
@@ -105,21 +104,20 @@ class PolicyKeeper:
         return None if self._current is None else self._current.version or None
 
     async def start(self) -> None:
-        """Offer a signed policy to neighbors, and add a row to the history if the file changed while no node was running."""
+        """Offer a signed policy to neighbors, and add a row to the audit log if the file changed while no node was running."""
         self._offer()
         if self._current is not None:
             try:
                 await asyncio.to_thread(self._record_start, self._current)
             except (ConfigError, OSError) as error:
-                # The policy is in force already; another user, who runs a command, may not write the history.
-                _logger.warning("the policy file is not in its history: %s", error)
+                # The policy is in force already; another user, who runs a command, may not write the audit log.
+                _logger.warning("the policy file is not in the audit log: %s", error)
 
     def _record_start(self, current: PolicyFile) -> None:
-        history = PolicyHistory(self._file)
-        last = history.last_applied()
+        last = self._audit.last_applied(AuditKind.POLICY)
         if last is None or last.policy != _hash(current.content):
             row = self._row(current.content, _owner(self._file), Via.START)
-            history.append(msgspec.structs.replace(row, version=current.version or None))
+            self._audit.append(msgspec.structs.replace(row, version=current.version or None))
 
     async def apply(self, path: Path | None, *, by: str, via: Via) -> tuple[str, ...]:
         """Apply the policy of a file, or read the node's own file again; return what changed, in words.
@@ -137,7 +135,8 @@ class PolicyKeeper:
         """Apply a policy, and return what changed or the error."""
         async with self._changing:
             try:
-                source = self._file if path is None else path
+                own = self._file  # without one, nothing can be applied, and nothing is recorded
+                source = own if path is None else path
                 content = await asyncio.to_thread(read_content, source)
                 return await self._change(content, str(source), by, via)
             except MeshError as error:
@@ -150,7 +149,7 @@ class PolicyKeeper:
             new, settings, changes = await asyncio.to_thread(self._prepare, content, source)
         except ConfigError as error:
             row = self._row(content, by, via, problem=str(error))
-            await asyncio.to_thread(PolicyHistory(self._file).append, row)
+            await asyncio.to_thread(self._audit.append, row)
             raise
         row = msgspec.structs.replace(self._row(content, by, via, changes), version=new.version or None)
         await asyncio.to_thread(self._store, content, row)
@@ -204,7 +203,7 @@ class PolicyKeeper:
             except MeshError as error:
                 self._live.engine.counters.count(Reason.REFUSE_POLICY)
                 self._notice(PolicyRefused(by, str(Via.FLEET), str(error)))
-                if isinstance(error, ConfigError) and error.key == "policy_file":
+                if isinstance(error, ConfigError) and error.key in {"policy_file", "audit_log"}:
                     service.forget_arrived()  # the disk refused it, and may not the next time
                 else:
                     # Others may be able to use it: pass it on.
@@ -215,9 +214,9 @@ class PolicyKeeper:
         """End what is under way; a policy that is stored but not applied yet is that of the next start."""
         await self._tasks.close()
 
-    def _store(self, content: bytes, row: HistoryRow) -> None:
+    def _store(self, content: bytes, row: AuditRow) -> None:
         """Write the row and the file; the file stays as it is if either is not possible."""
-        PolicyHistory(self._file).append(row)
+        self._audit.append(row)
         own = self._file
         try:
             # It may be gone, and is then made again for its owner only.
@@ -228,22 +227,27 @@ class PolicyKeeper:
             own.chmod(mode)
         except OSError as error:
             problem = f"cannot be written: {error.strerror or error}; the old policy stays"
-            PolicyHistory(own).append(msgspec.structs.replace(row, result="refused", problem=problem))
+            self._audit.append(msgspec.structs.replace(row, result=REFUSED, problem=problem))
             raise ConfigError("policy_file", problem, source=str(own)) from None
 
     def _row(
         self, content: bytes, by: str, via: Via, changes: tuple[str, ...] = (), problem: str | None = None
-    ) -> HistoryRow:
-        return HistoryRow(
-            at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+    ) -> AuditRow:
+        return AuditRow(
+            kind=AuditKind.POLICY,
+            at=now_text(),
             by=by,
             via=str(via),
             node_id=f"{self._node_id:016x}",
-            result="applied" if problem is None else "refused",
+            result=APPLIED if problem is None else REFUSED,
             policy=_hash(content),
             changes=changes,
             problem=problem,
         )
+
+    @property
+    def _audit(self) -> AuditLog:
+        return AuditLog(self._config.audit_path())
 
     @property
     def _file(self) -> Path:

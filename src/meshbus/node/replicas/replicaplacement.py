@@ -104,11 +104,12 @@ class Placing:
         return rank(self._channel_id, known, self._require)
 
     def lost(self, members: Collection[int]) -> set[int]:
-        """Return the members without a session for as long as it takes to replace them."""
+        """Return the members that were revoked, or without a session for as long as it takes to replace them."""
         engine, now = self._live.engine, Driver.now()
         gone = [node for node in members if node != engine.node_id and engine.peers.get(node) is None]
         self._absent = {node: self._absent.get(node, now) for node in gone}
-        return {node for node, since in self._absent.items() if now - since >= self._replace_s}
+        revoked = engine.revocations.nodes
+        return {node for node, since in self._absent.items() if node in revoked or now - since >= self._replace_s}
 
     def shortage(self) -> str | None:
         """Return what is missing to found the set, as a sentence; None if nothing is, or it is founded."""

@@ -368,7 +368,7 @@ class Replicas:
         engine = self._live.engine
         if name == self._config.name:
             return engine.node_id
-        return node_named(name, dict(self._names.items()))
+        return node_named(name, dict(self._names.items()), engine.revocations.nodes)
 
     def _is_member(self, one: ReplicatedChannel) -> bool:
         """Return whether this node is named or chosen as a member."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from meshbus.engine.channels.authorize import MUTED
 from meshbus.engine.channels.publish import WAIT_S, PublishConfig, PublishReport
 from meshbus.errors import AuthError, AuthFault, ConfigError
 from meshbus.log.once import batch_slices
@@ -102,7 +103,7 @@ class ReplicatedPublisher(ChannelPublisher):
         return self._append_columns(*columns_of(events))
 
     async def _send_first(self) -> None:
-        if self._sends.busy:
+        if self._sends.nbytes:
             await self._sends.settle()
 
     async def _append_columns(self, offsets: NDArray[np.integer], data: NDArray[np.uint8]) -> PublishReport:
@@ -116,8 +117,10 @@ class ReplicatedPublisher(ChannelPublisher):
     def _origin(self) -> int:
         """Return the origin hash of this node, which may publish; raises AuthError if it may not."""
         engine = self._live().engine
-        if not engine.admission.authorizer.can_publish_locally(self.channel, Driver.now()):
-            problem = f"this node may not publish on {str(self.channel)!r}; see publish_caps and require_token there"
+        authorizer = engine.admission.authorizer
+        if not authorizer.can_publish_locally(self.channel, Driver.now()):
+            why = MUTED if authorizer.muted else "see publish_caps and require_token there"
+            problem = f"this node may not publish on {str(self.channel)!r}: {why}"
             raise AuthError(AuthFault.DENIED, problem)
         return engine.identity.origin_hash
 

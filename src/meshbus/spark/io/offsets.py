@@ -16,10 +16,22 @@ from typing import Any
 
 import msgspec
 
-from meshbus.errors import ConfigError, LogError, LogFault
+from meshbus.errors import UNDECODABLE, ConfigError, LogError, LogFault
+from meshbus.formats import Format
 
 VERSION = 1
 """Version of the offset format. Offsets of a higher version are refused."""
+
+ON_DISK = (
+    Format(
+        name="offset of a query",
+        where="checkpoints of Spark, and `_batches/` of a pipeline",
+        what="the next sequence of each log that a query or a batch reads",
+        version=VERSION,
+        mark='`"v"`',
+        refused="the query that has this checkpoint",
+    ),
+)
 
 
 class Extent(msgspec.Struct, frozen=True):
@@ -53,11 +65,8 @@ def next_of(offset: Mapping[str, Any]) -> dict[str, int]:
         raise ConfigError(
             "offset", f"{dict(offset)} is not a meshbus offset; use the checkpoint that belongs to this query"
         )
-    if version > VERSION:
-        raise ConfigError(
-            "offset",
-            f"version {version} was written by a newer meshbus, and this one reads up to {VERSION}; upgrade meshbus",
-        )
+    if problem := ON_DISK[0].problem(version):
+        raise ConfigError("offset", problem)
     return {str(channel): int(seq) for channel, seq in offset["next"].items()}
 
 
@@ -74,7 +83,7 @@ def first_offset(extents: Mapping[str, Extent], starting: str) -> dict[str, Any]
         case _:
             try:
                 following = msgspec.json.decode(starting, type=dict[str, int])
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except UNDECODABLE:
                 raise ConfigError(
                     "startingOffsets", f'must be earliest, latest or {{"channel": sequence, ...}}, got {starting!r}'
                 ) from None

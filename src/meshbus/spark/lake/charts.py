@@ -34,22 +34,27 @@ _POINTS: Final = 300
 """Steps in a chart over time: more would be narrower than a few pixels."""
 _BAND: Final = 28
 """Height of a row of bars."""
+_BEHIND: Final = 1.5
+"""Width of a chart with words behind its bars, by the longest bar."""
 _INK, _FAINT = "currentColor", "#8888883f"
+_FATES: Final = ("passed", "dropped")
 GOOD: Final = "#3b74b8"
 BAD: Final = "#cf5a47"
 """Colors of what passed and of what was dropped; they differ in brightness too."""
-_SCHEME = "tableau10"
+PALETTE: Final = ("#3b74b8", "#c4620a", "#2f8a4e", "#cf4a47", "#8f63c2", "#16858f", "#8a6d3b", "#c9539b")
+"""Colors of series: each can be seen on a light and on a dark page."""
+_TEXT: Mapping[str, int] = {"labelFontSize": 12, "titleFontSize": 12}
 _CONFIG: Mapping[str, Any] = {
     "background": "transparent",
     "font": "system-ui, sans-serif",
     "view": {"stroke": None},
     "axis": {"labelColor": _INK, "titleColor": _INK, "gridColor": _FAINT, "domainColor": _FAINT, "tickColor": _FAINT,
-             "labelLimit": 260, "titleFontWeight": "normal"},
+             "labelLimit": 260, "titleFontWeight": "normal", **_TEXT},
     "legend": {"labelColor": _INK, "titleColor": _INK, "labelLimit": 260, "titleFontWeight": "normal", "orient": "bottom",
-               "columns": 4},
-    "title": {"color": _INK, "anchor": "start", "fontSize": 14},
-    "text": {"color": _INK},
-    "range": {"category": {"scheme": _SCHEME}},
+               "columns": 4, **_TEXT},
+    "title": {"color": _INK, "anchor": "start", "fontSize": 15},
+    "text": {"color": _INK, "fontSize": 12},
+    "range": {"category": list(PALETTE)},
 }  # fmt: skip
 
 
@@ -113,14 +118,14 @@ def rates(counts: Iterable[Count], finest_s: int, *, title: str, unit: str, what
     rows = []
     for name, series in sums.items():
         rows += _broken({at: count / step for at, count in series.items()}, step, name)
-    return _lines(rows, title=title, unit=f"{unit} per second ({_words(step)} each)", what=what)
+    return _lines(rows, "linear", title=title, unit=f"{unit} per second ({_words(step)} each)", what=what)
 
 
 def levels(points: Mapping[str, Mapping[float, float]], step_s: int, *, title: str, unit: str, what: str) -> Chart:
-    """Return a line over time for each of the series with the highest values; a line stops where nothing is known."""
+    """Return steps over time for each of the series with the highest values; a line stops where nothing is known."""
     kept = _largest((name, round(max(series.values()))) for name, series in points.items())
     rows = [row for name in kept for row in _broken(points[name], step_s, name)]
-    return _lines(rows, title=title, unit=unit, what=what)
+    return _lines(rows, "step-after", title=title, unit=unit, what=what)
 
 
 def _broken(series: Mapping[float, float], step: int, name: str) -> list[dict[str, Any]]:
@@ -139,16 +144,18 @@ def _point(at: float, name: str, value: float | None) -> dict[str, Any]:
     return {"time": round(at * 1000), "at": _utc(datetime.fromtimestamp(at, UTC)), "name": name, "value": value}
 
 
-def _lines(rows: Sequence[Mapping[str, Any]], *, title: str, unit: str, what: str) -> Chart:
+def _lines(rows: Sequence[Mapping[str, Any]], shape: str, *, title: str, unit: str, what: str) -> Chart:
     alt = _altair()
     chart = (
         alt.Chart(_data(rows), height=240, width=WIDTH)
         # A single point between silences has no line to either side.
-        .mark_line(point={"size": 16}, invalid="break-paths-show-path-domains")
+        .mark_line(point={"size": 16}, invalid="break-paths-show-path-domains", interpolate=shape)
         .encode(
             x=_time(alt, "time", (row["time"] for row in rows)),
             y=alt.Y("value:Q", title=unit),
-            color=alt.Color("name:N", title=what),
+            color=alt.Color("name:N", title=what, legend=alt.Legend(symbolType="stroke", symbolSize=400)),
+            # For those who cannot tell the colors apart.
+            strokeDash=alt.StrokeDash("name:N", title=what),
             tooltip=[
                 _tip(alt, "name", what),
                 _tip(alt, "at", "time"),
@@ -259,9 +266,10 @@ def matrix(cells: Iterable[Cell], *, title: str, unit: str) -> Chart:
     found = list(cells)
     sources, dests = (sorted({getattr(cell, side) for cell in found})[:CELLS] for side in ("source", "dest"))
     rows = [_cell(cell, unit) for cell in found if cell.source in sources and cell.dest in dests]
-    # Logarithmic: traffic differs by orders of magnitude. Never invisible.
+    # Logarithmic: traffic differs by orders of magnitude. Never invisible, and never so strong that the numbers, which are
+    # black or white, could not be read on it.
     top = max(10, *(row["amount"] for row in rows))
-    strength = alt.Scale(type="log", domain=[1, top], range=[0.25, 0.9], clamp=True)
+    strength = alt.Scale(type="log", domain=[1, top], range=[0.15, 0.55], clamp=True)
     base = alt.Chart(_data(rows)).encode(
         x=alt.X("dest:N", title="to", sort=dests, axis=alt.Axis(orient="top", labelAngle=0)),
         y=alt.Y("source:N", title="from", sort=sources),
@@ -313,26 +321,36 @@ def before_after(counts: Mapping[tuple[str, str, str], int], *, title: str, unit
         for (name, case, fate), count in counts.items()
         if name in ranked
     ]
-    chart = (
-        alt.Chart(_data(rows), width=WIDTH, height=2 * _BAND * len(ranked))
+    said = [_case(name, case, counts) for name in ranked for case in order]
+    longest = max(row["total"] for row in said)
+    places = {
+        "y": alt.Y("name:N", title=None, sort=ranked, scale=alt.Scale(paddingInner=0.25)),
+        "yOffset": alt.YOffset("case:N", sort=list(order)),
+    }
+    bars = (
+        alt.Chart(_data(rows))
         .mark_bar()
         .encode(
-            x=alt.X("count:Q", title=unit),
-            y=alt.Y("name:N", title=None, sort=ranked),
-            yOffset=alt.YOffset("case:N", sort=list(order)),
-            color=alt.Color("fate:N", title=None, scale=alt.Scale(domain=["passed", "dropped"], range=[GOOD, BAD])),
-            opacity=alt.Opacity(
-                "case:N", title="policy", sort=list(order), scale=alt.Scale(domain=list(order), range=[0.55, 1.0])
-            ),
+            x=alt.X("count:Q", title=unit, scale=alt.Scale(domain=[0, _BEHIND * longest], nice=False)),
+            color=alt.Color("fate:N", title=None, scale=alt.Scale(domain=list(_FATES), range=[GOOD, BAD])),
             tooltip=[
                 _tip(alt, "name"),
                 _tip(alt, "case", "policy"),
                 _tip(alt, "fate"),
                 alt.Tooltip("count:Q", title=unit, format=","),
             ],
+            **places,
         )
     )
-    return _styled(chart, title)
+    words = alt.Chart(_data(said)).mark_text(align="left", dx=4).encode(x="total:Q", text="text:N", **places)
+    return _styled(alt.layer(bars, words).properties(width=WIDTH, height=2 * _BAND * len(ranked)), title)
+
+
+def _case(name: str, case: str, counts: Mapping[tuple[str, str, str], int]) -> dict[str, Any]:
+    """Return one case in words, and where its bar ends."""
+    amounts = {fate: counts.get((name, case, fate), 0) for fate in _FATES}
+    words = ", ".join(f"{short(amount)} {fate}" for fate, amount in amounts.items() if amount)
+    return {"name": name, "case": case, "total": sum(amounts.values()), "text": f"{case}: {words or 'nothing'}"}
 
 
 def sentence(text: str, *, title: str) -> Chart:
@@ -366,7 +384,8 @@ def _data(rows: Iterable[Mapping[str, Any]]) -> Any:
 
 
 def _styled(chart: Chart, title: str) -> Chart:
-    return chart.properties(title=title).configure(**_CONFIG)
+    # The description is what a screen reader says.
+    return chart.properties(title=title, description=title).configure(**_CONFIG)
 
 
 def _time(alt: Any, field: str, times_ms: Iterable[int]) -> Any:
@@ -382,7 +401,7 @@ def _time(alt: Any, field: str, times_ms: Iterable[int]) -> Any:
         if span_s < 7 * 86400
         else "%Y-%m-%d"
     )
-    axis = alt.Axis(format=form, tickCount=8, tickMinStep=1000, labelOverlap=True)
+    axis = alt.Axis(format=form, tickCount=8, tickMinStep=1000, labelOverlap=True, labelSeparation=12)
     return alt.X(f"{field}:T", title="time (UTC)", scale=alt.Scale(type="utc"), axis=axis)
 
 

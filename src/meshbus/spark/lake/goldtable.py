@@ -41,7 +41,7 @@ def _no_facts(_: Rows) -> dict[str, int]:
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """What the report shows of a gold table, in this order."""
+    """What the report shows of a gold table."""
 
     charts: tuple[Chart, ...] = ()
     """Figures (spark/lake/charts.py); none if there is nothing to draw."""
@@ -49,6 +49,8 @@ class Drawn(msgspec.Struct, frozen=True):
     """Sentences, as plain text."""
     rows: Rows = ()
     """Rows of a table; the names of the columns are those of the first row."""
+    words: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Words in the figures and the table, with what they mean."""
 
 
 def _table_only(rows: Rows, _: Scans) -> Drawn:

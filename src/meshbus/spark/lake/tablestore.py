@@ -1,7 +1,7 @@
 """The tables in one directory: each with its format, and how Spark reads and writes their files.
 
     <root>/silver/events/…         files of a table, in the layout of its format (spark/lake/formats/)
-    <root>/_tables.json            the format of the tables
+    <root>/_tables.json            the format of the tables, and the version of everything in the directory
     <root>/_batches/  <root>/_lock  <root>/_status.json                             files of the runner
 
 Spark reads the present files of a table with its own Parquet reader, whatever the format, so no jar is needed. Rows of
@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from meshbus.errors import PipelineError, PipelineFault
+from meshbus.errors import UNDECODABLE, PipelineError, PipelineFault
+from meshbus.formats import Format
 from meshbus.spark.lake.catalog import CATALOG, Catalog
 from meshbus.spark.lake.minutes import start_of_hour
 from meshbus.spark.lake.readers import reading
@@ -37,6 +38,22 @@ if TYPE_CHECKING:
     from meshbus.spark.lake.tableformat import TableFormat
 
 _DESCRIPTION = "_tables.json"
+
+ON_DISK = (
+    Format(
+        name="tables of a pipeline",
+        where="the directory of tables: `_tables.json`, `_batches/`, `_mirror/`, `_rebuild.json`, the files of bronze, silver and gold",
+        what="tables, what each batch takes, and what their copies hold; beside it, the versions of Delta and Iceberg",
+        version=1,
+        mark='`"version"` in `_tables.json`, for the whole directory; 1 if it is missing',
+        refused="the pipeline on these tables, and every other use of them by meshbus",
+    ),
+)
+
+
+class _Description(msgspec.Struct, frozen=True):
+    format: str
+    version: int = 1
 
 
 class Store:
@@ -66,7 +83,7 @@ class Store:
         place = self.root / _DESCRIPTION
         if not place.exists():
             aside = place.with_suffix(".new")
-            aside.write_bytes(msgspec.json.encode({"format": self.format}))
+            aside.write_bytes(msgspec.json.encode(_Description(self.format, ON_DISK[0].version)))
             aside.replace(place)
 
     def reading(self) -> AbstractContextManager[None]:
@@ -137,14 +154,18 @@ def _table_type(name: str) -> Callable[[Path, TableSpec], TableFormat]:
 
 
 def _format_of(root: Path, wanted: str | None) -> str:
+    place = root / _DESCRIPTION
     try:
-        found = str(msgspec.json.decode((root / _DESCRIPTION).read_bytes())["format"])
+        described = msgspec.json.decode(place.read_bytes(), type=_Description)
     except FileNotFoundError:
-        found = wanted or "parquet"
-    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError):
+        described = _Description(wanted or "parquet")
+    except UNDECODABLE:
         raise PipelineError(
-            PipelineFault.BAD_TABLE, f"{root / _DESCRIPTION} cannot be read; restore it, or start with new tables"
+            PipelineFault.BAD_TABLE, f"{place} cannot be read; restore it, or start with new tables"
         ) from None
+    if problem := ON_DISK[0].problem(described.version):
+        raise PipelineError(PipelineFault.BAD_TABLE, f"{place}: {problem}")
+    found = described.format
     if wanted not in {None, found}:
         raise PipelineError(
             PipelineFault.BAD_TABLE,

@@ -11,6 +11,7 @@ spark/run/report.py writes the same figures into one page.
 from __future__ import annotations
 
 from collections import defaultdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,8 @@ class Figures:
             for query in found["queries"]
         ]  # fmt: skip
         behind = {(row["reader"], "rows"): row["rows_behind"] for row in rows if row["rows_behind"]}
-        notes = [f"The pipeline is {found['state']}; this was so at {found['at']}."]
+        at = datetime.fromisoformat(found["at"]).astimezone(UTC)
+        notes = [f"The pipeline is {found['state']}; this was so at {at:%Y-%m-%d %H:%M:%S} UTC."]
         if unknown := [row["reader"] for row in rows if row["rows_behind"] is None]:
             notes.append(f"Unknown: the lag of {', '.join(unknown)}.")
         elif rows and not behind:

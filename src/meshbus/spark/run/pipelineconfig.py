@@ -14,8 +14,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from meshbus.errors import ConfigError, MeshError
+from meshbus.errors import NOT_TOML, UNDECODABLE, ConfigError, MeshError
+from meshbus.formats import take_file_version
 from meshbus.log.objectstore import check_uri
+from meshbus.log.packets.policies import decode_policy
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import Visibility
@@ -138,13 +140,11 @@ def load_policy(path: Path) -> GatewayPolicy:
     content = _read(path) if path.suffix == ".json" else _read_toml(path)
     try:
         policy = (
-            msgspec.json.decode(content, type=GatewayPolicy)
-            if isinstance(content, bytes)
-            else _policy_of(msgspec.convert(content, _Node))
+            decode_policy(content, path) if isinstance(content, bytes) else _policy_of(msgspec.convert(content, _Node))
         )
         names = Counter(str(ChannelName(channel.name)) for channel in policy.channels)
         names += Counter(f"prefix {rule.name!r}" for rule in policy.prefixes)
-    except (msgspec.MsgspecError, MeshError, ValueError) as error:
+    except (*UNDECODABLE, MeshError, ValueError) as error:
         raise ConfigError("policy", str(error), source=str(path)) from None
     # A node refuses such a configuration; a recorded policy is not checked elsewhere.
     for name, rules in names.items():
@@ -190,9 +190,11 @@ def _rule(channel: _Channel, node: _Node) -> ChannelPolicy:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(_read(path).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = tomllib.loads(_read(path).decode())
+    except NOT_TOML as error:
         raise ConfigError("file", f"is not valid TOML: {error}", source=str(path)) from None
+    take_file_version(table, str(path))
+    return table
 
 
 def _read(path: Path) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from meshbus.errors import PipelineError, PipelineFault
+from meshbus.errors import UNDECODABLE, PipelineError, PipelineFault
 
 PLANS = "_batches"
 _CHECKPOINTS = "_checkpoints"
@@ -84,7 +84,7 @@ def _read(batch: int, path: Path) -> Plan:
     try:
         content = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Any]])
         return Plan(batch, content["start"], content["end"])
-    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, OSError):
+    except (*UNDECODABLE, KeyError, OSError):
         raise PipelineError(
             PipelineFault.BAD_CHECKPOINT, f"{path} cannot be read; restore it from a backup, or start with new tables"
         ) from None
@@ -105,7 +105,7 @@ def _offset_in(path: Path) -> dict[str, Any]:
     # A version line, a line of metadata, and one line for each source.
     try:
         found: dict[str, Any] = msgspec.json.decode(path.read_text("utf-8").splitlines()[2])
-    except (msgspec.MsgspecError, UnicodeDecodeError, IndexError, OSError):
+    except (*UNDECODABLE, IndexError, OSError):
         raise PipelineError(
             PipelineFault.BAD_CHECKPOINT, f"{path} cannot be read; restore it from a backup, or start with new tables"
         ) from None

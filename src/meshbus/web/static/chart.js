@@ -1,4 +1,4 @@
-// Events per second over the last minutes, drawn by uPlot (vendored beside this file). Silence is a gap, not a line.
+// Events and packets per second over the last minutes, drawn by uPlot (vendored beside this file). Silence is a gap, not a line.
 
 const KEPT = 300; // documents
 const HEIGHT = 220;
@@ -10,7 +10,8 @@ const clock = (time) => new Date(1000 * time).toLocaleTimeString("en-GB");
 export class Chart {
   constructor(parent) {
     this.parent = parent;
-    this.data = [[], [], [], []];
+    this.data = [[], [], [], [], []];
+    parent.classList.add("waiting");
     const color = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
     const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
     const series = (name, dash) => ({ label: name, stroke: color(`--${name}`), width: 2, dash, points: { show: false } });
@@ -22,7 +23,7 @@ export class Chart {
         cursor: { show: false },
         scales: { x: { range: (_plot, first, last) => [Math.min(first, last - SHOWN_S), last] }, y: { range: (_plot, _low, high) => [0, Math.max(1, high ?? 0) * 1.1] } },
         axes: [{ ...axis, values: (_plot, times) => times.map(clock) }, { ...axis, size: 64, values: (_plot, values) => values.map((value) => value.toLocaleString("en")) }],
-        series: [{}, series("sent"), series("received", [8, 4]), series("lost", [2, 3])],
+        series: [{}, series("sent"), series("received", [8, 4]), series("forwarded", [12, 3, 3, 3]), series("lost", [2, 3])],
       },
       this.data,
       parent,
@@ -37,8 +38,11 @@ export class Chart {
 
   add(at, ...values) {
     const times = this.data[0];
-    if (times.length && at - times.at(-1) > GAP_S) this.push(at - 1, [null, null, null]);
+    if (!times.length && values[0] === null) return; // there are no rates before the second document
+    if (times.length && at - times.at(-1) > GAP_S) this.push(at - 1, [null, null, null, null]);
     this.push(at, values);
+    if (times.length < 2) return; // uPlot shows a whole day around a single point
+    this.parent.classList.remove("waiting");
     this.plot.setData(this.data);
   }
 

@@ -168,11 +168,13 @@ function show(page) {
   const lostRate = page.losses.every((row) => row.per_s !== null) && page.sent.events_per_s !== null ? page.losses.reduce((sum, row) => sum + row.per_s, 0) : null;
   total("sent-per-s", "sent, events/s", rate(page.sent.events_per_s));
   total("received-per-s", "received, events/s", rate(page.received.events_per_s));
+  total("forwarded-per-s", "forwarded, packets/s", rate(page.forwarded_per_s));
   total("sent", "sent, events", count(page.sent.events));
   total("received", "received, events", count(page.received.events));
+  total("forwarded", "forwarded, packets", count(page.forwarded));
   total("lost", "dropped or denied", count(lost));
-  chart.add(page.at_ms / 1000, page.sent.events_per_s, page.received.events_per_s, lostRate);
-  at("chart").setAttribute("aria-label", `Events per second over the last minutes. Now: ${rate(page.sent.events_per_s)} sent, ${rate(page.received.events_per_s)} received, ${rate(lostRate)} dropped or denied.`);
+  chart.add(page.at_ms / 1000, page.sent.events_per_s, page.received.events_per_s, page.forwarded_per_s, lostRate);
+  at("chart").setAttribute("aria-label", `Events per second over the last minutes. Now: ${rate(page.sent.events_per_s)} sent, ${rate(page.received.events_per_s)} received, ${rate(page.forwarded_per_s)} packets forwarded, ${rate(lostRate)} dropped or denied.`);
   topology.update(page.nodes, page.left_out.nodes);
   for (const table of tables) table.update(page[table.spec.id], page.left_out[table.spec.id]);
 }

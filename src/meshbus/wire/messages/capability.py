@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
+from meshbus.errors import UNDECODABLE, Fault, LocalProtocolError, MalformedPacket
 from meshbus.names.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, derive_node_id, verify_signature
 from meshbus.wire.constants import MAX_EVENT
 from meshbus.wire.header import Buffer
@@ -151,8 +151,7 @@ def decode_announcement(event: Buffer) -> Announcement:
     """Read an announcement in any spelling; the signature is not verified here."""
     try:
         wire = _DECODER.decode(event)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # Deeply nested brackets raise RecursionError, invalid UTF-8 raises UnicodeDecodeError.
+    except UNDECODABLE as error:
         raise MalformedPacket(_WHAT, Fault.BAD_VALUE, str(error)) from error
     return Announcement(
         node_id=_u64(wire.node_id),

@@ -16,7 +16,7 @@ from enum import IntFlag
 import msgspec
 
 from meshbus.errors import AuthError, AuthFault, Fault, LocalProtocolError, MalformedPacket
-from meshbus.names.channel import ChannelName
+from meshbus.names.channel import ChannelName, hash_name, hash_prefix, prefixes_of
 from meshbus.names.identity import KEY_BYTES, SIGNATURE_BYTES, Entropy, Identity, verify_signature
 from meshbus.wire.header import Buffer
 from meshbus.wire.layout import Layout
@@ -29,6 +29,8 @@ _MAX_U64 = 0xFFFFFFFFFFFFFFFF
 # policy.md §7.2: the signature covers exactly these 105 bytes, without a prefix for domain separation.
 _SIGNED = Layout("token", "<32s32sIQIQQBQ")
 _TOKEN = Layout("token", "<32s32sIQIQQBQ64s")
+SIGNED_BYTES = _SIGNED.size
+"""105: the bytes of a token that its signature covers. They name the token: another valid signature makes no other one."""
 
 
 class Scope(IntFlag):
@@ -43,9 +45,15 @@ class Scope(IntFlag):
     """For every channel instead of one; permits nothing by itself."""
     ALL = 0x0F
     """Everything on one channel, that is, without WILDCARD."""
+    PREFIX = 0x2000_0000
+    """For every channel under a prefix; only meshbus nodes know it. Elsewhere such a token permits nothing."""
+    RENEWABLE = 0x4000_0000
+    """The issuer may be asked for a token that follows it (engine/channels/renewal.py); only meshbus nodes know it."""
 
 
 _WILDCARD = int(Scope.WILDCARD)
+_PREFIX = int(Scope.PREFIX)
+_RENEWABLE = int(Scope.RENEWABLE)
 
 
 class PermissionToken(msgspec.Struct, frozen=True):
@@ -83,19 +91,24 @@ class PermissionToken(msgspec.Struct, frozen=True):
     ) -> PermissionToken:
         """Sign a token valid from `now` (unix seconds) for `ttl_s` seconds.
 
-        Without a channel the scope must hold WILDCARD. Raises AuthError for a lifetime of 0 or an issuer without its
-        secret, LocalProtocolError for values that do not fit.
+        Without a channel the scope must hold WILDCARD. A channel that ends with a slash is a prefix. Raises AuthError for
+        a lifetime of 0 or an issuer without its secret, LocalProtocolError for values that do not fit.
         """
         if ttl_s <= 0:
             raise AuthError(AuthFault.ZERO_TTL, "ttl_s must be at least 1")
         if channel is None and not scope & Scope.WILDCARD:
             raise LocalProtocolError("a token is for one channel, or for all with WILDCARD in its scope")
+        bits, channel_hash = int(scope), 0
+        if channel is not None and channel.endswith("/"):
+            bits, channel_hash = bits | _PREFIX, hash_prefix(channel)
+        elif channel is not None:
+            channel_hash = ChannelName(channel).hash
         start = int(now)
         return _signed(
             issuer,
             subject,
-            scope=int(scope),
-            channel_hash=0 if channel is None else ChannelName(channel).hash,
+            scope=bits,
+            channel_hash=channel_hash,
             generation=generation,
             not_before=start,
             # policy.md §7.2: saturates instead of overflowing.
@@ -123,7 +136,7 @@ class PermissionToken(msgspec.Struct, frozen=True):
         return _signed(
             signer,
             new_subject,
-            scope=self.scope & int(scope),
+            scope=self.scope & (int(scope) | _PREFIX),  # a prefix stays a prefix
             channel_hash=self.channel_hash,
             generation=self.issuer_generation,
             not_before=int(now),
@@ -173,10 +186,49 @@ class PermissionToken(msgspec.Struct, frozen=True):
         """Whether the token is for every channel."""
         return self.scope & _WILDCARD != 0
 
-    def authorizes(self, action: int, channel_hash: int) -> bool:
+    @property
+    def is_prefix(self) -> bool:
+        """Whether the token is for every channel under a prefix."""
+        return self.scope & _PREFIX != 0
+
+    @property
+    def is_renewable(self) -> bool:
+        """Whether its issuer may be asked for a token that follows it."""
+        return self.scope & _RENEWABLE != 0
+
+    def authorizes(self, action: int, channel: str | int) -> bool:
         """Return whether the token is for this action on this channel; time and signature are not checked."""
+        return self.allows(action) and self.covers(channel)
+
+    def covers(self, channel: str | int) -> bool:
+        """Return whether the token is for a channel, given by its name, or by its hash alone, which no prefix covers."""
         # policy.md §7.2: a channel_hash of 0 is not a wildcard; only the scope makes one.
-        return self.allows(action) and (self.channel_hash == channel_hash or self.is_wildcard)
+        if self.is_wildcard or self.channel_hash == (channel if isinstance(channel, int) else hash_name(channel)):
+            return True
+        return self.is_prefix and isinstance(channel, str) and self.channel_hash in prefixes_of(channel)
+
+    def follows(self, earlier: PermissionToken) -> bool:
+        """Return whether this token permits what an earlier one did, and lasts longer; issuers are not compared."""
+        return (
+            (self.subject, self.scope, self.channel_hash) == (earlier.subject, earlier.scope, earlier.channel_hash)
+            and self.delegation_depth == earlier.delegation_depth
+            and self.not_after > earlier.not_after
+        )
+
+    def renewed(self, issuer: Identity, *, now: float, max_s: int, entropy: Entropy) -> PermissionToken:
+        """Sign a token that follows this one: for as long as this one, at most for `max_s` seconds, from now on."""
+        start = int(now)
+        return _signed(
+            issuer,
+            self.subject,
+            scope=self.scope,
+            channel_hash=self.channel_hash,
+            generation=self.issuer_generation,
+            not_before=start,
+            not_after=start + min(self.not_after - self.not_before, max_s),
+            delegation_depth=self.delegation_depth,
+            entropy=entropy,
+        )
 
 
 def encode_token(token: PermissionToken) -> bytes:

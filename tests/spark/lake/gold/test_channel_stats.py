@@ -80,7 +80,7 @@ def test_the_section_draws_a_line_for_each_channel() -> None:
     ]
     (chart,) = TABLE.section.draw(rows, no_scans).charts
     assert {row["name"] for row in values(chart)} == {"a", "b"}
-    assert TABLE.section.facts(rows) == {"events": 6, "bytes": 48, "channels": 2, "hours": 1}
+    assert TABLE.section.facts(rows) == {"events": 6, "bytes": 48, "channels": 2}
 
 
 def test_the_section_shows_seconds_if_all_events_are_within_half_an_hour(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def test_the_section_sums_by_reason_and_publisher_and_explains_reasons() -> None
     shown = TABLE.section.draw(rows, no_scans)
     found = {(row["name"], row["part"]): row["count"] for row in values(shown.charts[0]) if "part" in row}
     assert found == {("subnet_local", "rover"): 5, ("code_9999", f"{6:016x}"): 1}
-    assert shown.notes[0] == "code_9999: a reason of a later version"
-    assert "must not leave its subnet" in shown.notes[1]
+    (_, later), (_, local) = shown.words.items()
+    assert later == "a reason of a later version"
+    assert "must not leave its subnet" in local
     assert TABLE.section.facts(rows) == {"packets denied": 6}

@@ -73,12 +73,12 @@ def _by_channel(rows: Rows) -> list[dict[str, Any]]:
     for row in rows:
         one = found.setdefault(
             row["channel"],
-            {"channel": row["channel"], "events": 0, "bytes": 0, "publishers": 0, "per_s_in_busiest_minute": 0.0},
+            {"channel": row["channel"], "events": 0, "bytes": 0, "publishers": 0, "busiest_minute_per_s": 0.0},
         )
         one["events"] += row["events"]
         one["bytes"] += row["bytes"]
         one["publishers"] = max(one["publishers"], row["publishers"])
-        one["per_s_in_busiest_minute"] = max(one["per_s_in_busiest_minute"], row["events_per_s"])
+        one["busiest_minute_per_s"] = max(one["busiest_minute_per_s"], row["events_per_s"])
     return sorted(found.values(), key=lambda one: (-one["events"], one["channel"]))
 
 
@@ -87,7 +87,6 @@ def _facts(rows: Rows) -> dict[str, int]:
         "events": sum(row["events"] for row in rows),
         "bytes": sum(row["bytes"] for row in rows),
         "channels": len({row["channel"] for row in rows}),
-        "hours": len({row["hour"] for row in rows}),
     }
 
 

@@ -44,15 +44,13 @@ def _draw(rows: Rows, _: Scans) -> Drawn:
         parts[row["reason"], label(_publisher(row))] += row["packets"]
     chart = charts.stacked_bars(parts, title=_TITLE, unit="packets", what="publisher")
     sentences = {reason.word: reason.sentence for reason in RECORDED.values()}
-    notes = tuple(
-        f"{word}: {sentences.get(word, 'a reason of a later version')}" for word in sorted({one for one, _ in parts})
-    )
+    words = {word: sentences.get(word, "a reason of a later version") for word in sorted({one for one, _ in parts})}
     shown = [
         {"reason": row["reason"], "channel": row["channel"], "publisher": _publisher(row), "peer": row["peer"],
          "dropped_by": row["recorder"], "hour": row["hour"], "packets": row["packets"], "bytes": row["bytes"]}
         for row in sorted(rows, key=lambda row: -row["packets"])
     ]  # fmt: skip
-    return Drawn((chart,), notes, shown)
+    return Drawn((chart,), words=words, rows=shown)
 
 
 def _publisher(row: Mapping[str, Any]) -> int | None:

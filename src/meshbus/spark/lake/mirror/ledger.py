@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from meshbus.errors import PipelineError, PipelineFault
+from meshbus.errors import UNDECODABLE, PipelineError, PipelineFault
 from meshbus.log.objectstore import show_uri
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _read(path: Path, kind: type[_T]) -> _T | None:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         raise PipelineError(
             PipelineFault.BAD_TABLE, f"{path} cannot be read; restore it, or remove {path.parent} and begin a new copy"
         ) from None

@@ -1,13 +1,18 @@
-"""History of a policy: who changed what, when, and what was refused. A file that only grows, beside the policy.
+"""Audit log of a node: who changed what about its trust, when, and what was refused. A file that only grows.
 
     policy.toml.history        the newest rows, one JSON object per line
     policy.toml.history.1      older ones, up to .4; the oldest go
 
-Each row holds the hash of the line before it, also across files. A line that is edited, removed or inserted later breaks
-the chain at that place, and `read_history` reports it. No other line vouches for the last one: who can write the file
-can cut lines off its end. Keep its hash (`meshbus policy history` shows it) elsewhere if that matters.
+Changes of the policy, joins and everything else that is worth a row share one file and one chain; `kind` tells them apart. The
+setting `audit_log` says where it is, by default beside the policy file, or beside the identity if the node has no policy file
+(NodeConfig.audit_path).
 
-A row is on the disk before the change takes effect: no change without its row.
+Each row holds the hash of the line before it, also across files. A line that is edited, removed or inserted later breaks
+the chain at that place, and `read_audit` reports it. No other line vouches for the last one: who can write the file
+can cut lines off its end. Keep its hash (`meshbus audit` shows it) elsewhere if that matters.
+
+A row is on the disk before the change takes effect: no change without its row. Only a revocation does not wait for it
+(node/policies/revocationkeeper.py).
 """
 
 from __future__ import annotations
@@ -16,6 +21,8 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
 from getpass import getuser
 from hashlib import sha256
 from pathlib import Path
@@ -23,27 +30,30 @@ from typing import NamedTuple
 
 import msgspec
 
-from meshbus.errors import ConfigError
+from meshbus.errors import UNDECODABLE, ConfigError
+from meshbus.formats import Format
 from meshbus.log.files import Files
 from meshbus.policy.bound import Bound, By
 
-MAX_HISTORY_BYTES = 1 << 20
+MAX_AUDIT_BYTES = 1 << 20
 """Of one file. Our choice: some thousand changes."""
 OLDER_FILES = 4
 """Files that are kept beside the newest one."""
 MOST_CHANGES = 200
 """Sentences of one row; the rest is counted."""
 LOCK_S = 5.0
-"""How long an append waits for another process that appends to the same history, which takes some milliseconds."""
+"""How long an append waits for another process that appends to the same log, which takes some milliseconds."""
 FIRST = "0" * 64
 """What the first row of all has in place of a hash."""
+APPLIED = "applied"
+REFUSED = "refused"
 
 BOUNDS = (
     Bound(
-        name="policy_history",
-        what="history of the changes of the policy, on disk",
+        name="audit_log",
+        what="audit log, on disk",
         by=By.USER,
-        per_node=(OLDER_FILES + 1) * MAX_HISTORY_BYTES,
+        per_node=(OLDER_FILES + 1) * MAX_AUDIT_BYTES,
         unit="bytes",
         full="the oldest file goes",
         counter="none: the hash in the first row shows that there were earlier ones",
@@ -51,19 +61,49 @@ BOUNDS = (
 )
 
 
-class HistoryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One change of a policy, or one that was refused."""
+ON_DISK = (
+    Format(
+        name="audit log",
+        where="`audit_log`, and `.1` to `.4` beside it",
+        what="who changed what about the trust of a node",
+        version=1,
+        mark='`"format"` in each row; 1 if it is missing',
+        refused="reading that row, which `meshbus audit` reports; new rows are appended",
+    ),
+)
 
+
+class AuditKind(StrEnum):
+    """What a row is about."""
+
+    POLICY = "policy"
+    """The policy of the node or the fleet."""
+    JOIN = "join"
+    """An invite, or a node that used one."""
+    ROTATION = "rotation"
+    """A secret that was replaced: the mesh key, an identity, an issuer."""
+    REVOCATION = "revocation"
+    """A key or an issuer whose rights ended."""
+
+
+class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One change, or one that was refused."""
+
+    kind: str = AuditKind.POLICY
+    """One of AuditKind, or a kind of a newer meshbus. Rows of earlier versions have none: all were about the policy."""
     at: str
     """When, in UTC."""
     by: str
-    """Who: the user of a command, or the issuer of a signed policy."""
+    """Who: the user of a command, or the issuer of what arrived from another node."""
     via: str
-    """How: `start`, `apply`, `sighup` or `fleet`."""
+    """How it came: the command, the signal or the message."""
     node_id: str
+    """The node that writes the row."""
     result: str
     """`applied` or `refused`."""
-    policy: str
+    subject: str | None = None
+    """Whom it is about: a public key in hex; None if it is about the node itself, or the key is not known."""
+    policy: str | None = None
     """SHA-256 of the content of the policy file."""
     version: int | None = None
     """The version of a signed policy."""
@@ -73,21 +113,46 @@ class HistoryRow(msgspec.Struct, frozen=True, kw_only=True):
     """Why it was refused."""
     before: str = FIRST
     """SHA-256 of the line before this one."""
+    format: int = ON_DISK[0].version
+    """Version of the form of the row."""
 
 
-class History(NamedTuple):
-    """What the files of a history contain."""
+def rotation_row(
+    node_id: int,
+    by: str,
+    via: str,
+    *,
+    changes: tuple[str, ...] = (),
+    subject: str | None = None,
+    problem: str | None = None,
+) -> AuditRow:
+    """Return the row of a secret that was replaced now, or with a problem of one that was refused."""
+    return AuditRow(
+        kind=AuditKind.ROTATION,
+        at=now_text(),
+        by=by,
+        via=via,
+        node_id=f"{node_id:016x}",
+        result=APPLIED if problem is None else REFUSED,
+        subject=subject,
+        changes=changes,
+        problem=problem,
+    )
 
-    rows: list[HistoryRow]
+
+class Audit(NamedTuple):
+    """What the files of an audit log contain."""
+
+    rows: list[AuditRow]
     problems: list[str]
     """Places at which the chain is broken; none if nobody changed the files."""
     last: str
     """Hash of the last line."""
 
 
-def history_of(policy_file: Path) -> Path:
-    """Return where the history of a policy is."""
-    return policy_file.with_name(policy_file.name + ".history")
+def now_text() -> str:
+    """Return the present time as rows have it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def this_user() -> str:
@@ -98,14 +163,14 @@ def this_user() -> str:
         return f"user {os.getuid()}"
 
 
-class PolicyHistory:
-    """Appends to the history of one policy."""
+class AuditLog:
+    """Appends to one audit log."""
 
-    def __init__(self, policy_file: Path, files: Files | None = None) -> None:
-        self._path = history_of(policy_file)
+    def __init__(self, path: Path, files: Files | None = None) -> None:
+        self._path = path
         self._files = Files() if files is None else files
 
-    def append(self, row: HistoryRow) -> None:
+    def append(self, row: AuditRow) -> None:
         """Append a row, and wait until it is on the disk. Raises ConfigError if that fails."""
         if len(row.changes) > MOST_CHANGES:
             rest = len(row.changes) - MOST_CHANGES
@@ -115,16 +180,16 @@ class PolicyHistory:
                 self._append(row)
         except OSError as error:
             raise ConfigError(
-                "policy_file",
-                f"the history of its changes cannot be written: {error.strerror or error}; a change without a row is refused",
+                "audit_log",
+                f"cannot be written: {error.strerror or error}; a change without a row is refused",
                 source=str(self._path),
             ) from None
 
-    def _append(self, row: HistoryRow) -> None:
+    def _append(self, row: AuditRow) -> None:
         lines, whole = _split(_content(self._path))
         before = sha256(lines[-1]).hexdigest() if lines else self._last_of_older()
         line = msgspec.json.encode(msgspec.structs.replace(row, before=before)) + b"\n"
-        if whole and whole + len(line) > MAX_HISTORY_BYTES:
+        if whole and whole + len(line) > MAX_AUDIT_BYTES:
             self._rotate()
             whole = 0
         handle = self._files.reopen(self._path) if self._path.exists() else self._files.create(self._path)
@@ -156,9 +221,10 @@ class PolicyHistory:
         except BlockingIOError:
             return None
 
-    def last_applied(self) -> HistoryRow | None:
-        """Return the newest row of a policy that was applied, or None."""
-        return next((row for row in reversed(read_history(self._path).rows) if row.result == "applied"), None)
+    def last_applied(self, kind: AuditKind) -> AuditRow | None:
+        """Return the newest row of a kind that was applied, or None."""
+        rows = reversed(read_audit(self._path).rows)
+        return next((row for row in rows if (row.kind, row.result) == (kind, APPLIED)), None)
 
     def _last_of_older(self) -> str:
         lines, _ = _split(_content(_older(self._path, 1)))
@@ -171,14 +237,14 @@ class PolicyHistory:
                 self._files.rename(newer, _older(self._path, number))
 
 
-def read_history(path: Path) -> History:
-    """Read a history with its older files, the oldest rows first. A file that does not exist has no rows."""
+def read_audit(path: Path) -> Audit:
+    """Read an audit log with its older files, the oldest rows first. A file that does not exist has no rows."""
     rows, problems, before = [], [], None
     for file in [*(_older(path, number) for number in range(OLDER_FILES, 0, -1)), path]:
         for number, line in enumerate(_split(_content(file))[0], 1):
             row = _row(line)
-            if row is None:
-                problems.append(f"{file}, line {number}: is not a row of a history")
+            if isinstance(row, str):
+                problems.append(f"{file}, line {number}: {row}")
             else:
                 rows.append(row)
                 if before is not None and row.before != before:
@@ -186,20 +252,26 @@ def read_history(path: Path) -> History:
                         f"{file}, line {number}: the line before it was changed, removed or inserted after it was written"
                     )
             before = sha256(line).hexdigest()
-    return History(rows, problems, FIRST if before is None else before)
+    return Audit(rows, problems, FIRST if before is None else before)
 
 
-def _row(line: bytes) -> HistoryRow | None:
+class _Versioned(msgspec.Struct, frozen=True):
+    format: int = 1
+
+
+def _row(line: bytes) -> AuditRow | str:
+    """Return a row, or why the line is none."""
     try:
-        return msgspec.json.decode(line, type=HistoryRow)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
+        problem = ON_DISK[0].problem(msgspec.json.decode(line, type=_Versioned).format)
+        return msgspec.json.decode(line, type=AuditRow) if problem is None else problem
+    except UNDECODABLE:
+        return "is not a row of an audit log"
 
 
 def _content(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(2 * MAX_HISTORY_BYTES)  # one row can make a file longer than the limit
+            return file.read(2 * MAX_AUDIT_BYTES)  # one row can make a file longer than the limit
     except FileNotFoundError:
         return b""
 

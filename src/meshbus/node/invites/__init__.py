@@ -1,0 +1,1 @@
+"""Invites: how a node of the fleet admits a newcomer, and how a newcomer joins."""

@@ -1,0 +1,5 @@
+"""What tests of upgrades share."""
+
+from tests.upgrade.older import older
+
+__all__ = ["older"]
