@@ -240,7 +240,7 @@ def chain_tables(plan: Plan, lines: list[Line]) -> Iterator[Table]:
     for sources in dict.fromkeys((None, plan.before)):
         probes = sustained(sources, first=plan.first_rate, probe_s=plan.probe_s, long_s=plan.seconds)
         measured.append(probes)
-        yield chain_table("this version" if sources is None else str(sources), probes, notes)
+        yield chain_table("this version" if sources is None else "the version before", probes, notes)
     # A version that kept up with no rate sustains less than the lowest that was tried, so the quotient is too low.
     ratio = rate_of(measured[0]) / most_of(measured[1]) if len(measured) > 1 else None
     lines.append(Line("chain, events/s of this version / of the one before", ratio, "", CHAIN_TIMES))
