@@ -22,6 +22,7 @@ from meshbus.log.log import Redex
 from meshbus.log.packets.recorder import PacketRecorder
 from meshbus.spark.lake.tables import tables
 from meshbus.spark.lake.tablestore import Store
+from meshbus.spark.run.control import status
 from meshbus.spark.run.runner import run
 from tests.children import child
 from tests.house.tree import ROOT
@@ -214,6 +215,23 @@ def check(spark: SparkSession, folder: Path, kind: str, events: int, victims: Se
 @pytest.mark.parametrize(("kind", "victim"), [("parquet", "driver"), ("delta", "worker"), ("iceberg", "java")])
 def test_killed_once_in_each_format(spark: SparkSession, tmp_path: Path, kind: str, victim: str) -> None:
     check(spark, tmp_path, kind, 60_000, [victim], seed=1)
+
+
+@pytest.mark.slow
+def test_a_pipeline_that_has_nothing_to_do_notices_that_java_is_gone(tmp_path: Path) -> None:
+    wanted = threading.Semaphore(3)
+    (tmp_path / "log").mkdir()
+    write(tmp_path, 3_000, 1, wanted)
+    command = [sys.executable, "-m", "tests.spark.killing", str(tmp_path), "parquet"]
+    with child(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_for_batch(process)
+        while status(tmp_path / "tables")["doing"] != "waiting for new rows":
+            time.sleep(0.05)
+        kill_part(process.pid, "java")
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "Java, in which Spark runs, has ended" in errors
+    assert status(tmp_path / "tables")["state"] == "failed"
 
 
 @pytest.mark.soak

