@@ -38,7 +38,7 @@ from meshbus.keyfile import (
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
 from meshbus.wire.certificate import Certificate
-from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain, encode_token
+from meshbus.wire.messages.token import TOKEN_BYTES, PermissionToken, Scope, decode_chain, encode_chain, encode_token
 
 SEED = bytes(range(32))
 HEX = SEED.hex()
@@ -339,6 +339,11 @@ def test_a_chain_is_the_same_when_read_again(length: int) -> None:
     text = format_tokens(chain)
     assert parse_tokens(text) == chain
     assert max(map(len, text.splitlines())) <= 76
+
+
+def test_a_chain_whose_base64_reads_as_hex_is_the_same_when_read_again() -> None:
+    chain = decode_chain(bytes(3 * TOKEN_BYTES))  # in base64 only the letter A, 676 times: as hex, two other tokens
+    assert parse_tokens(format_tokens(chain)) == chain
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,10 @@ def load_mesh_key(path: Path) -> MeshKey:
 
 def format_tokens(chain: Sequence[PermissionToken]) -> str:
     """Return a chain of tokens, the root's first, as lines of base64."""
-    return _base64_lines(encode_chain(chain))
+    raw = encode_chain(chain)
+    text = _base64_lines(raw)
+    # Bytes that somebody chose can be base64 that reads as hex, which is tried first. Then hex is the one that is unambiguous.
+    return text if from_hex(_packed(text)) is None else f"{raw.hex()}\n"
 
 
 def parse_tokens(text: str, source: str = "") -> tuple[PermissionToken, ...]:
