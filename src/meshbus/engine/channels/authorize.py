@@ -148,7 +148,7 @@ class Authorizer:
         if tokens is None:
             return None
         # policy.md §7.5: a 0.23 node keeps tokens of any issuer for any subject; here only with `compat_any_issuer`.
-        if not self.tokens.any_issuer and tokens[-1].subject != claims.holder:
+        if not (self.tokens.any_issuer or self.tokens.names(tokens[-1], claims.holder)):
             self._counters.count(Reason.TOKEN_WRONG_SUBJECT)
             return None
         return self._prove(tokens)
@@ -197,7 +197,7 @@ class Authorizer:
     def _fault(self, token: PermissionToken, claims: PeerClaims, channel: ChannelName, unix: int) -> Reason | None:
         """Return why this peer cannot use a token for this channel, or None; signature and issuer are not checked."""
         skew_s = self.tokens.skew_s
-        if token.subject != claims.holder:
+        if not self.tokens.names(token, claims.holder):
             return Reason.TOKEN_WRONG_SUBJECT
         if not token.authorizes(_SUBSCRIBE, channel):
             return Reason.TOKEN_WRONG_SCOPE

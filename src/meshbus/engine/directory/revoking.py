@@ -74,7 +74,7 @@ class Revoking(Service):
         self._wall = context.wall
         self._streams = context.services[Streams]
         self._revocations = context.revocations
-        self._offered = {record.id: record for record in context.revocations if record.issuer in self._issuers}
+        self._offered = {record.id: record for record in context.revocations if self._is_ours(record)}
         """What is passed on, by id."""
         self._digests: tuple[bytes, ...] | None = None
         """Of what is offered; None if they must be computed again."""
@@ -90,7 +90,7 @@ class Revoking(Service):
 
         Raises AuthError if no issuer of the fleet signed it, and LocalProtocolError if there is no room or it is of no use.
         """
-        if record.issuer not in self._issuers:
+        if not self._is_ours(record):
             raise AuthError(
                 AuthFault.NOT_AUTHORIZED,
                 f"{record.issuer.hex()} is none of the policy_issuers of this node; sign with one of theirs",
@@ -211,21 +211,26 @@ class Revoking(Service):
         """Return why a record of a neighbor is not taken, or None."""
         if record.id in self._offered:
             return Reason.REVOCATION_KNOWN
-        if record.issuer not in self._issuers:
+        if not self._is_ours(record):
             return Reason.REVOCATION_ISSUER
         if is_over(record, self._unix(now)):
             return Reason.REVOCATION_OVER
         if not self._has_room(record):
             return Reason.REVOCATION_FULL
         # The signature comes last: it is what costs time.
-        if not peer.work.afford(VERIFY_US, now):
+        if not peer.work.afford(VERIFY_US * len(record.signers), now):
             return Reason.PEER_SHARE
         return None if record.verify() else Reason.REVOCATION_SIGNATURE
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────
 
+    def _is_ours(self, record: Revocation) -> bool:
+        """Return whether the issuer of a record may decide for this node; without issuers, a key decides to be succeeded."""
+        return record.issuer in self._issuers or (record.heir is not None and not self._issuers)
+
     def _has_room(self, record: Revocation) -> bool:
-        return record.id in self._revocations or not self._revocations.full
+        held = self._revocations
+        return record.id in held or not (held.full if record.issuer in self._issuers else held.crowded)
 
     def _take(self, record: Revocation) -> None:
         self._revocations.add(record)

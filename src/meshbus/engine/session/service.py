@@ -135,6 +135,8 @@ class Row(NamedTuple):
     """Whether a 0.23 sender spends stream credit on its packets and expects grants for them (transport.md §14)."""
     optional: bool = False
     """Whether a node has it only if its settings say so (`EngineSettings.carries`); without it, the id is unknown."""
+    version: int = 1
+    """Major version that the manifest names; peers with another one do not use the subprotocol with this node."""
     unannounced: bool = False
     """Whether no tag of the announcement names it: peers find it in the manifest."""
     later: bool = False
@@ -201,7 +203,7 @@ class Context:
         # Factories may read the registry and the table, so both are complete before the first service is created.
         for row in present:
             if row.id is not None and self._offers(row):
-                descriptor = SubprotocolDescriptor(id=row.id, name=row.name, version=SubprotocolVersion(1))
+                descriptor = SubprotocolDescriptor(id=row.id, name=row.name, version=SubprotocolVersion(row.version))
                 self.registry.register(descriptor, announced=not row.unannounced)
         self.work = MessageWork({row.id: row.cost_us for row in present if row.id is not None}, self.counters)
         self.services.table = tuple(present)

@@ -191,8 +191,8 @@ class Joiner:
 
     def _helping(self, spec: SubscriptionSpec) -> list[tuple[PermissionToken, ...]]:
         """Return the chains of this node that permit what a spec asks for; for a prefix, those that permit all of it."""
-        us = self._live.engine.identity.entity_id
-        mine = [chain for chain in self._tokens if chain[-1].subject == us]
+        engine = self._live.engine
+        mine = [chain for chain in self._tokens if engine.tokens.names(chain[-1], engine.identity.entity_id)]
         if not spec.is_prefix:
             return [chain for chain in mine if chain[-1].authorizes(Scope.SUBSCRIBE, ChannelName(spec.topic))]
         above = prefixes_of(spec.topic)

@@ -59,7 +59,7 @@ class RevocationKeeper:
         room.
         """
         service = self._live.engine.revoking
-        if service is None:
+        if service is None or not (self._config.policy_issuers or record.heir is not None):
             raise ConfigError("policy_issuers", NO_ISSUERS)
         self._by[record.id] = by
         try:
