@@ -203,6 +203,8 @@ class Reason(Enum):
         "The signature of an exchange of keys is wrong; the message was changed on the path, or comes from another node.")
     REFUSE_DOWNGRADE = 0, "refuse", "downgrade", (
         "A session that should be secure did not become so, and carries no data; check the setting secure at the peer, and whether a node on the path removes packets.")
+    REFUSE_UNSIGNED = 0, "refuse", "unsigned", (
+        "A session ended because the key that succeeded that of its peer did not sign it in time; the peer may connect again with its new key.")
     UNSENT_INSECURE = 0, "drop", "unsent_insecure", (
         "Messages waited for a session to become secure, and were too many, or waited in vain; see refuse.downgrade.")
     REFUSE_PINS_FULL = 0, "refuse", "pins_full", (

@@ -30,7 +30,7 @@ MAX_UNENDORSED = 1024
 KEPT_S = 86_400
 """How long the record of an expired token stays: clocks that differ by less agree that it is over."""
 
-_EVERYTHING = frozenset({Revoked.NODE, Revoked.SUCCESSION})
+EVERYTHING = frozenset({Revoked.NODE, Revoked.SUCCESSION})
 """What leaves a key without any right."""
 
 BOUNDS = (
@@ -69,15 +69,15 @@ class Revocations:
         self.subscribers: set[int] = set()
         """Node ids that may not subscribe, those of `nodes` among them."""
         self.origins: set[int] = set()
-        """The origin hashes of `publishers`."""
+        """The origin hashes of `publishers`, without those of keys that were succeeded."""
         self._tokens = tokens
         self._records: dict[bytes, Revocation] = {}
         self._heirs: dict[bytes, set[bytes]] = {}
         """The keys that were named as the heir of a key."""
         self._ancestors: dict[bytes, set[bytes]] = {}
         """The same, from the heir to those that it succeeded."""
-        self._retired: dict[int, bytes] = {}
-        """Keys that were succeeded, by their node id."""
+        self._keys: dict[int, bytes] = {}
+        """Keys that were succeeded, and those that succeeded them, by their node id."""
         self._limited: dict[bytes, set[Revoked]] = {}
         """Keys that lost one of their rights, or succeeded one that had."""
         self._unendorsed = 0
@@ -131,9 +131,13 @@ class Revocations:
 
     def heir_id(self, node_id: int) -> int:
         """Return the id of the node that took the place of a node, or the same id if it has no heir."""
-        retired = self._retired.get(node_id)
-        heir = None if retired is None else self.heir_of(retired)
+        entity_id = self._keys.get(node_id)
+        heir = None if entity_id is None else self.heir_of(entity_id)
         return node_id if heir is None else derive_node_id(heir)
+
+    def key_of(self, node_id: int) -> bytes | None:
+        """Return the key of a node that a succession names, or None."""
+        return self._keys.get(node_id)
 
     def get(self, record_id: bytes) -> Revocation | None:
         """Return a record by its id, or None."""
@@ -167,10 +171,12 @@ class Revocations:
             node_id = derive_node_id(one)
             if what is not Revoked.SUBSCRIBE:
                 self.publishers.add(node_id)
+            # What a key published is the work of its heir: relays still pass on what its streams repeat.
+            if what in {Revoked.NODE, Revoked.PUBLISH}:
                 self.origins.add(derive_origin_hash(one))
             if what is not Revoked.PUBLISH:
                 self.subscribers.add(node_id)
-            if what in _EVERYTHING:
+            if what in EVERYTHING:
                 self.nodes.add(node_id)
             elif what not in (limited := self._limited.setdefault(one, set())):
                 limited.add(what)
@@ -180,7 +186,8 @@ class Revocations:
     def _succeed(self, subject: bytes, heir: bytes) -> None:
         self._heirs.setdefault(subject, set()).add(heir)
         self._ancestors.setdefault(heir, set()).add(subject)
-        self._retired[derive_node_id(subject)] = subject
+        for entity_id in (subject, heir):
+            self._keys[derive_node_id(entity_id)] = entity_id
         for what in self._limited.get(subject, ()):
             self._cut(heir, what)
 

@@ -294,7 +294,7 @@ class Presented:
         return self._cache._keep(self._chain)
 
 
-def _none(entity_id: bytes) -> Sequence[bytes]:
+def _none(_entity_id: bytes) -> Sequence[bytes]:
     return ()
 
 

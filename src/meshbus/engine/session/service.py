@@ -30,7 +30,7 @@ from meshbus.engine.session.peer import Health, Peer, PeerTable
 from meshbus.engine.session.unproved import UnprovedPeers
 from meshbus.engine.session.work import DEFAULT_US, MessageWork
 from meshbus.engine.settings import EngineSettings, SecureMode
-from meshbus.names.identity import Entropy, Identity
+from meshbus.names.identity import Entropy, Identity, OwnIdentity
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import CapabilityIndex
 from meshbus.policy.reason import Reason
@@ -105,6 +105,12 @@ class Service:
     def revoked(self, record: Revocation, now: float, out: Output) -> None:
         """Handle a revocation that has just come into effect; `tokens_changed` follows."""
 
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Handle a node that goes on under another key, and thus id; a peer among the peers has its new id already."""
+
+    def became(self, old: int, now: float, out: Output) -> None:
+        """Handle that this node itself goes on under another key; `old` is the id that it had."""
+
     def closing(self, now: float, out: Output) -> None:
         """Send what peers must know before this node closes."""
 
@@ -176,7 +182,7 @@ class Context:
         static_private_key: bytes | None = None,
         counters: Counters | None = None,
     ) -> None:
-        self.identity = identity
+        self.identity = OwnIdentity(identity)
         self.static_private_key = identity.noise_private_key if static_private_key is None else static_private_key
         """The Noise static key of this node: the identity's own, unless another is given."""
         self.settings = settings
@@ -370,6 +376,16 @@ class Services:
         """Notify every service of a revocation."""
         for hook in self._hooks["revoked"]:
             hook(record, now, out)
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Notify every service of a node that goes on under another id."""
+        for hook in self._hooks["renamed"]:
+            hook(old, new, now, out)
+
+    def became(self, old: int, now: float, out: Output) -> None:
+        """Notify every service that this node goes on under another id."""
+        for hook in self._hooks["became"]:
+            hook(old, now, out)
 
     def closing(self, now: float, out: Output) -> None:
         """Call `closing` of every service, to send what peers must know before this node closes."""
