@@ -85,8 +85,8 @@ class Prepared(NamedTuple):
     """Bytes of the events, without framing."""
     aside: bool = False
     """Whether other events of the channel may overtake it: it is reliable because it is large, and they are not."""
-    origin: int | None = None
-    """The origin hash of its events, as a log has them; None for that of this node at the moment of sending."""
+    origin: int = 0
+    """The origin hash of its events, as a log has them; 0 for that of this node at the moment of sending."""
 
 
 class Publication:
@@ -396,7 +396,7 @@ class Publications(Service):
         if outlet.plan is not prepared.plan:
             self._aim(outlet, prepared.plan)
         header = outlet.header
-        if prepared.origin not in {None, header.origin_hash}:
+        if prepared.origin not in {0, header.origin_hash}:
             # This node got another key after the events were written to its log: both must say the same.
             header = msgspec.structs.replace(header, origin_hash=prepared.origin)
         for piece in prepared.pieces:

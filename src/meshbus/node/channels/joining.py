@@ -15,6 +15,7 @@ from math import inf
 from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.base.notices import Acked, Control, Matched
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.renaming import move
 from meshbus.engine.core import Engine
 from meshbus.engine.session.negotiate import SETTLE_S
 from meshbus.engine.session.peer import Health, Peer
@@ -124,6 +125,15 @@ class Joiner:
         """Ask a peer that had failed for everything again."""
         self.session_up(node_id)
         self.agreed(node_id)
+
+    def renamed(self, old: int, new: int) -> None:
+        """Go on with a publisher that has another id."""
+        move(self._unanswered, old, new)
+        self._interests = {
+            topic: [(new if node_id == old else node_id, request) for node_id, request in asked]
+            for topic, asked in self._interests.items()
+        }
+        self._subscribers.rename(old, new)
 
     def peer_gone(self, node_id: int) -> None:
         """Remove the answers of a peer; it is asked again when it is back."""

@@ -241,9 +241,8 @@ class ChannelPublisher:
 
         try:
             # Not as the log has it from its opening: this node may have got another key since then.
-            origin: LogColumns = {} if prepared.origin is None else {"origin": prepared.origin}
-            appended = await log.append(offsets, data, send, **{**origin, **columns})
-            done = await self._finish(appended, live.waiting)
+            columns.setdefault("origin", prepared.origin)
+            done = await self._finish(await log.append(offsets, data, send, **columns), live.waiting)
         except PartialDelivery as error:
             # The events exist: whoever publishes them again because of the error logs them twice.
             report = error.report
