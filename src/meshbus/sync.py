@@ -805,7 +805,7 @@ class Node:
         by: str | None = None,
         via: Via = Via.APPLY,
     ) -> tuple[str, ...]:
-        """Go on under another key, without ending a session; return what changed, in words.
+        """Continue under another key, without ending a session; return what changed, in words.
 
         `record` comes from `prepare_identity`. Without it a key is made now, and where the fleet has `policy_issuers`, this
         node has to hold one (`issuer_key`). Peers refuse the old key from then on. Raises ConfigError with what to do first, or

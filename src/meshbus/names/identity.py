@@ -154,7 +154,7 @@ class OwnIdentity(Identity):
         self.become(identity)
 
     def become(self, identity: Identity) -> None:
-        """Be another identity from now on."""
+        """Change to another identity."""
         for name in Identity.__slots__:
             setattr(self, name, getattr(identity, name))
 

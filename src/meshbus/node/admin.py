@@ -331,7 +331,7 @@ class PrepareIdentity(Request, frozen=True, tag="prepare_identity"):
 
 
 class RotateIdentity(Request, frozen=True, tag="rotate_identity"):
-    """Go on under another key."""
+    """Continue under another key."""
 
     record: str | None = None
     """As `prepare_identity` returned it, endorsed by its issuer; by default a key is made now."""

@@ -964,7 +964,7 @@ class Node:
         by: str | None = None,
         via: Via = Via.APPLY,
     ) -> tuple[str, ...]:
-        """Go on under another key, without ending a session; return what changed, in words.
+        """Continue under another key, without ending a session; return what changed, in words.
 
         `record` comes from `prepare_identity`. Without it a key is made now, and where the fleet has `policy_issuers`, this
         node has to hold one (`issuer_key`). Peers refuse the old key from then on. Raises ConfigError with what to do first, or
@@ -1138,7 +1138,7 @@ class Node:
                 self._renamed(parts, event)
 
     def _renamed(self, parts: _Parts, event: NodeRenamed) -> None:
-        """Go on with a node under its new key."""
+        """Continue with a node under its new key."""
         old, new = event.old_id, event.node_id
         name = self._names.pop(old)
         if name is not None and new not in self._names:

@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 def move(table: MutableMapping[int, Any], old: int, new: int) -> None:
-    """Give the entry of a node its new id."""
+    """Move the entry of a node to its new id."""
     if old in table:
         entry = table.pop(old)
         table.setdefault(new, entry)

@@ -254,7 +254,7 @@ class Replays(Service):
                 self._retry(reading, now)
 
     def renamed(self, old: int, new: int, now: float, out: Output) -> None:
-        """Go on reading at a publisher that has another id."""
+        """Continue reading at a publisher that has another id."""
         move_pairs(self._by_req, old, new)
         for reading in self._readings.values():
             if reading.node_id == old:

@@ -159,7 +159,7 @@ class Following(Service):
         return {request: followed.order.prefix for request, followed in self._followed.get(node_id, {}).items()}
 
     def renamed(self, old: int, new: int, now: float, out: Output) -> None:
-        """Go on following the channels of a publisher that has another id."""
+        """Continue to follow the channels of a publisher that has another id."""
         for request, followed in self._followed.pop(old, {}).items():
             followed.node_id = new
             self._followed.setdefault(new, {})[request] = followed

@@ -442,7 +442,7 @@ class Requests(Service):
         self.responder.peer_gone(down.node_id, out)
 
     def renamed(self, old: int, new: int, now: float, out: Output) -> None:
-        """Go on with the requests to and from a peer that has another id."""
+        """Continue the requests to and from a peer that has another id."""
         self.requester.renamed(old, new)
         self.responder.renamed(old, new)
 

@@ -125,7 +125,7 @@ class FleetPolicy(Service):
         self._offer(peer, now, out)
 
     def renamed(self, old: int, new: int, now: float, out: Output) -> None:
-        """Go on fetching from a neighbor that has another id."""
+        """Continue to fetch from a neighbor that has another id."""
         move(self._offers, old, new)
         move(self._barred, old, new)
         if self._fetching is not None and self._fetching.node_id == old:

@@ -268,7 +268,7 @@ class Revoking(Service):
                 self._send(peer, Record(record), now, out)
 
     def _rename(self, subject: bytes, now: float, out: Output) -> None:
-        """Go on with the heir of a key in its place; cut the old key where that cannot be."""
+        """Continue with the heir of a key in its place; cut the old key where that cannot be."""
         old, heir = derive_node_id(subject), self._revocations.heir_of(subject)
         new = old if heir is None else derive_node_id(heir)
         peer = self._peers.get(old)
@@ -283,7 +283,7 @@ class Revoking(Service):
             out.control.append(NodeRenamed(old, new))
 
     def succeed(self, identity: Identity, record: Revocation, now: float, out: Output) -> None:
-        """Go on under another key: hand out the record, and use the key from then on. Raises as `revoke` does."""
+        """Continue under another key: hand out the record, and use the key from then on. Raises as `revoke` does."""
         old = self._identity.node_id
         self.revoke(record, now, out)
         self._identity.become(identity)

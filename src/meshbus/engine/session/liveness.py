@@ -91,7 +91,7 @@ class Liveness(Service):
         move_due(self._opening_due, old, new)
 
     def became(self, old: int, now: float, out: Output) -> None:
-        """Let the neighbors know the way to this node under its new id."""
+        """Send pingwaves, by which neighbors know the way to this node under its new id."""
         wave = self.pingwave(now)
         for peer in self._peers:
             if peer.link.home is not None:

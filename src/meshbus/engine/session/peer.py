@@ -343,7 +343,7 @@ class PeerTable:
             self._by_session.pop(session_id, None)
 
     def rename(self, old: int, new: int) -> Peer | None:
-        """Give a peer that goes on under another key its new id, and return it; None if there is no such peer.
+        """Move a peer that goes on under another key to its new id, and return it; None if there is no such peer.
 
         The new id must not be that of a peer.
         """

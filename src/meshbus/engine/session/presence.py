@@ -84,7 +84,7 @@ class Presence(Service):
             self._probe(peer, now, out)
 
     def renamed(self, old: int, new: int, now: float, out: Output) -> None:
-        """Go on measuring the clock of a peer that has another id."""
+        """Continue to measure the clock of a peer that has another id."""
         move(self._clocks, old, new)
         move_due(self._due, old, new)
 

@@ -192,7 +192,7 @@ class Large(Service):
         self._registry = registry
 
     def renamed(self, old: int, new: int, now: float, out: Output) -> None:
-        """Go on putting together the events of a peer that has another id."""
+        """Continue to put together the events of a peer that has another id."""
         move_pairs(self._unfinished, old, new)
         move_due_pairs(self._due, old, new)
         add_up(self._bytes, old, new)

@@ -127,7 +127,7 @@ class Joiner:
         self.agreed(node_id)
 
     def renamed(self, old: int, new: int) -> None:
-        """Go on with a publisher that has another id."""
+        """Continue with a publisher that has another id."""
         move(self._unanswered, old, new)
         self._interests = {
             topic: [(new if node_id == old else node_id, request) for node_id, request in asked]

@@ -85,7 +85,7 @@ class IdentityKeeper:
         return record
 
     async def apply(self, record: Revocation | None, *, by: str, via: str, timeout_s: float) -> tuple[str, ...]:
-        """Go on under the key that was prepared, or under a new one; return what changed, in words.
+        """Continue under the key that was prepared, or under a new one; return what changed, in words.
 
         Raises ConfigError or Timeout, and changes nothing, if that is not possible now.
         """
