@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from meshbus.engine.base.notices import Acked, DownReason, HandshakeFailed, NodeRenamed, PeerGone
+from meshbus.engine.base.notices import (
+    Acked,
+    DownReason,
+    HandshakeFailed,
+    HistoryWanted,
+    NodeRenamed,
+    PeerGone,
+    Replied,
+    Requested,
+)
 from meshbus.engine.directory.revoking import Revoking
 from meshbus.engine.settings import SecureConfig, SecureMode
 from meshbus.errors import AuthError, HandshakeError
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity, noise_public_key
+from meshbus.policy import revocations as held
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.policy.reason import Reason
 from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath
 from meshbus.wire.constants import Subprotocol
-from meshbus.wire.messages.revocation import Revocation, Revoked
+from meshbus.wire.messages.revocation import Record, Revocation, Revoked, encode_revocation
 from meshbus.wire.messages.token import PermissionToken, Scope, encode_token
 from tests.engine.fleet import CHANNEL, meet
 from tests.seeds import for_each_seed
@@ -104,7 +115,10 @@ def test_sessions_streams_and_subscriptions_go_on_under_the_new_key() -> None:
     assert claims.entity_id == HEIR.entity_id
     # The old key is refused, in both directions.
     key = noise_public_key(old_identity.entity_id)
-    with dock.turn() as (engine, now, out), pytest.raises(HandshakeError, match="revoked"):
+    with (
+        dock.turn() as (engine, now, out),
+        pytest.raises(HandshakeError, match=f"revoked, and {HEIR.entity_id.hex()} succeeded it"),
+    ):
         engine.connect(old, rover.name, key, now, out)
 
 
@@ -288,3 +302,111 @@ def test_a_lost_right_is_lost_under_the_new_key() -> None:
     assert dock.engine.peers.require(HEIR.node_id).muted
     with pytest.raises(AuthError, match="revoked"):
         rover.publish(CHANNEL, [b"no"])
+
+
+def test_a_second_heir_gains_nothing_and_takes_the_inheritance_from_the_first() -> None:
+    """What a thief of the old key can still do, in a fleet without issuers."""
+    net = FakeNet(13)
+    rover, dock, base = fleet(net, "rover", "dock", "base")
+    stolen = Identity.from_seed(rover.engine.identity.seed)
+    succeed(rover)
+    net.run_until(lambda: signed(dock, rover) and signed(base, rover))
+    with base.turn() as (_engine, now, out):
+        service(base).revoke(record_of(stolen, SECOND), now, out)
+    net.run_until(lambda: all(len(node.engine.revocations) == 2 for node in (rover, dock, base)))
+    for node in (rover, dock, base):
+        assert node.engine.revocations.heir_of(stolen.entity_id) is None
+        assert node.engine.revocations.earlier_of(HEIR.entity_id) == []
+    assert all(signed(node, rover) for node in (dock, base))  # its own session and pin are its own
+    assert HEIR.node_id in dock.engine.secure.pins
+    assert SECOND.node_id not in dock.engine.secure.pins
+
+
+def test_two_keys_that_succeed_each_other_are_both_refused() -> None:
+    net = FakeNet(14)
+    rover, dock = fleet(net, "rover", "dock")
+    old = Identity.from_seed(rover.engine.identity.seed)
+    succeed(rover)
+    net.run_until(lambda: signed(dock, rover))
+    with dock.turn() as (_engine, now, out):
+        service(dock).revoke(record_of(HEIR, old), now, out)
+    assert len(dock.engine.peers) == 0
+    assert {old.node_id, HEIR.node_id} <= dock.engine.revocations.nodes
+
+
+def test_a_member_cannot_fill_the_list_with_keys_that_it_invents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held, "MAX_UNENDORSED", 3)
+    net = FakeNet(15)
+    one, other = fleet(net, "one", "other", **WITH_ISSUER)
+    member, victim = fleet(net, "member", "victim")
+    invented = [Identity.from_seed(number.to_bytes(32, "big")) for number in range(1, 12)]
+    records = [record_of(*pair) for pair in pairwise(invented)]
+    meet(member, one)
+    for record in records:
+        for receiver in (victim, one):
+            with member.turn() as (engine, now, out):
+                message = encode_revocation(Record(record))
+                peer = engine.peers.require(receiver.node_id)
+                engine.streams.send_reliable(peer, Subprotocol.REVOCATION, message, now, out)
+        net.run(for_s=1.0)
+    assert len(victim.engine.revocations) == 3
+    assert counted(victim, Reason.REVOCATION_FULL) == len(records) - 3
+    assert len(one.engine.revocations) == len(other.engine.revocations) == 0
+    assert counted(one, Reason.REVOCATION_ISSUER) == len(records)
+
+
+def test_requests_readers_and_prefixes_go_on() -> None:
+    net = FakeNet(16)
+    rover, dock = fleet(net, "rover", "dock")
+    with dock.turn() as (engine, now, out):
+        engine.requests.responder.serve(NAME)
+        engine.open_channel(NAME, now, out)
+    with rover.turn() as (engine, now, out):
+        engine.requests.responder.serve(NAME)
+        engine.open_channel(NAME, now, out)
+        engine.interest(dock.node_id, "sensors/", now, out)
+        asked = engine.requests.requester.ask(engine.peers.require(dock.node_id), NAME, b"?", now, out, timeout_s=30.0)
+    with dock.turn() as (engine, now, out):
+        engine.interest(rover.node_id, "sensors/", now, out)
+        back = engine.requests.requester.ask(engine.peers.require(rover.node_id), NAME, b"?", now, out, timeout_s=30.0)
+    net.run(for_s=1.0)
+    (here,), (there,) = dock.happened(Requested), rover.happened(Requested)
+    succeed(rover)
+    net.run_until(lambda: signed(dock, rover))
+    with dock.turn() as (engine, now, out):
+        assert engine.requests.responder.reply(here.node_id, here.request, b"yes", now, out)
+    with rover.turn() as (engine, now, out):
+        assert engine.requests.responder.reply(there.node_id, there.request, b"no", now, out)
+    dock.publish(CHANNEL, [b"of dock"], reliable=True)
+    rover.publish(CHANNEL, [b"of rover"], reliable=True)
+    net.run(for_s=2.0)
+    assert [(one.request, one.payload) for one in rover.happened(Replied)] == [(asked, b"yes")]
+    assert [(one.request, one.payload) for one in dock.happened(Replied)] == [(back, b"no")]
+    assert (rover.payloads(CHANNEL), dock.payloads(CHANNEL)) == ([b"of dock"], [b"of rover"])
+    with dock.turn() as (engine, now, out):  # the lease of the interest is renewed under the new id
+        assert engine.following.followed(HEIR.node_id)
+    net.run(for_s=120.0)
+    rover.publish(CHANNEL, [b"later"], reliable=True)
+    net.run(for_s=1.0)
+    assert dock.payloads(CHANNEL)[-1] == b"later"
+
+
+def test_a_large_event_and_a_reading_that_are_under_way_end_well() -> None:
+    net = FakeNet(17)
+    rover, dock = fleet(net, "rover", "dock")
+    net.set_path("rover", "dock", FakePath(latency_s=0.02, bandwidth=2e6))
+    subscribed(net, dock, rover)
+    subscribed(net, rover, dock)
+    large = bytes(range(256)) * 2000
+    rover.publish(CHANNEL, [large], reliable=True)
+    dock.publish(CHANNEL, [large], reliable=True)
+    with dock.turn() as (engine, now, out):
+        engine.replays.open(engine.peers.require(rover.node_id), NAME, 0, now, out)
+    net.run(for_s=0.1)
+    assert dock.payloads(CHANNEL) == []
+    (wanted,) = rover.happened(HistoryWanted)
+    succeed(rover)
+    net.run_until(lambda: dock.payloads(CHANNEL) == [large] == rover.payloads(CHANNEL))
+    assert wanted.node_id == dock.node_id
+    (place,) = {dock.engine.replays.place_of(number) for number in (1,)}
+    assert place == (HEIR.node_id, NAME)

@@ -158,7 +158,7 @@ class Handshakes(Service):
         """
         self._check_id(node_id)
         if node_id in self._context.revocations.nodes:
-            raise HandshakeError(HandshakeFault.REFUSED, _revoked(node_id))
+            raise HandshakeError(HandshakeFault.REFUSED, self._why_refused(node_id))
         target = Target(node_id, address, public_key, routed, straight, given_key)
         # transport.md §10.3: one attempt per routing id, because an answer names only that.
         key = routing_id(node_id)
@@ -365,7 +365,8 @@ class Handshakes(Service):
     def revoked(self, record: Revocation, now: float, out: Output) -> None:
         """End the attempt to reach a node that was revoked."""
         if record.what in EVERYTHING and self._end_attempt(record.node_id):
-            out.control.append(HandshakeFailed(record.node_id, HandshakeFault.REFUSED, _revoked(record.node_id)))
+            problem = self._why_refused(record.node_id)
+            out.control.append(HandshakeFailed(record.node_id, HandshakeFault.REFUSED, problem))
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """Remember the address of a peer that proved itself: it will come back from there."""
@@ -530,6 +531,14 @@ class Handshakes(Service):
 
     # ── small parts ─────────────────────────────────────────────────────────────────────────
 
+    def _why_refused(self, node_id: int) -> str:
+        """Return why there is no session with a node whose key was revoked."""
+        revocations = self._context.revocations
+        heir = revocations.key_of(revocations.heir_id(node_id))
+        if heir is not None and node_id != revocations.heir_id(node_id):
+            return f"the key of node {node_id:016x} was revoked, and {heir.hex()} succeeded it; connect with that key"
+        return f"the key of node {node_id:016x} was revoked; `meshbus revoke ls` shows by whom and why"
+
     def _check_id(self, node_id: int) -> None:
         if node_id in {0, self.node_id}:
             # transport.md §6: node id 0 is the sentinel for an unknown peer.
@@ -630,7 +639,3 @@ def _reason(error: RemoteProtocolError) -> Reason:
             return Reason.HANDSHAKE_UNKNOWN_VERSION
         case _:
             return Reason.HANDSHAKE_UNKNOWN_KIND
-
-
-def _revoked(node_id: int) -> str:
-    return f"the key of node {node_id:016x} was revoked; `meshbus revoke ls` shows by whom and why"
