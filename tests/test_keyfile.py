@@ -30,14 +30,17 @@ from meshbus.keyfile import (
     load_or_create,
     load_passwords,
     load_psk,
+    load_succession,
     load_tokens,
     load_web_token,
     parse_tokens,
+    replace_identity,
     save_certificate,
 )
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
 from meshbus.wire.certificate import Certificate
+from meshbus.wire.messages.revocation import Revocation, encode_record
 from meshbus.wire.messages.token import TOKEN_BYTES, PermissionToken, Scope, decode_chain, encode_chain, encode_token
 
 SEED = bytes(range(32))
@@ -454,3 +457,23 @@ def test_a_certificate_is_checked_when_it_is_read(tmp_path: Path) -> None:
         path.write_text(damaged, "utf-8")
         with pytest.raises(ConfigError, match="is damaged"):
             load_certificate(path)
+
+
+def test_an_identity_that_succeeds_another_one_has_the_record_in_its_file(tmp_path: Path) -> None:
+    place, new = tmp_path / "id.toml", Identity.from_seed(bytes(32))
+    old = create_identity(place)
+    assert load_succession(place) is None
+    record = Revocation.succeed(old, new, at=1, reason="new key")
+    replace_identity(place, new, record)
+    assert (load_identity(place), load_succession(place)) == (new, record)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [place]  # nothing is left of the old secret, nor of the way to the new one
+    text, raw = place.read_text("utf-8"), encode_record(record).hex()
+    foreign = Revocation.succeed(old, Identity.from_seed(bytes(range(32))), at=1, reason="new key")
+    for damaged in ("", "xyz", raw[:-2], raw[:-2] + "00", encode_record(foreign).hex()):
+        place.write_text(text.replace(raw, damaged), "utf-8")
+        with pytest.raises(ConfigError, match="damaged 'succeeds'"):
+            load_succession(place)
+    place.write_text(text.replace(f'"{raw}"', "7"), "utf-8")
+    with pytest.raises(ConfigError, match="damaged 'succeeds'"):
+        load_succession(place)

@@ -250,7 +250,7 @@ def test_histories_and_groups_have_the_signatures_and_docstrings_of_the_original
 
 def test_publishers_and_subscriptions_have_the_signatures_and_docstrings_of_the_originals() -> None:
     assert set(differences(ChannelPublisher, sync.Publisher)) == {"channel is new", "config is new"}
-    fed_by_the_node = {"feed", "miss", "fail", "accept", "refuse", "allow", "forget"}
+    fed_by_the_node = {"feed", "miss", "fail", "accept", "refuse", "allow", "forget", "rename"}
     assert set(differences(Subscription, sync.Subscription, {"next_batch": ("timeout_s",)})) == {
         *(f"{name} is missing" for name in fed_by_the_node),
         *(f"{name} is new" for name in ("topic", "when_full")),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from meshbus.edge.hub import PubSubHub
     from meshbus.edge.refusals import Refusal
     from meshbus.engine.base.batch import Event, EventBatch
-    from meshbus.engine.base.notices import PeerFailed, PeerGone, PeerRecovered, RevocationTaken, SessionUp
+    from meshbus.engine.base.notices import NodeRenamed, PeerFailed, PeerGone, PeerRecovered, RevocationTaken, SessionUp
     from meshbus.engine.channels.publish import OnFailure, PublishConfig, PublishReport, Reliability, WhenSendFull
     from meshbus.engine.channels.roster import SubscriberRoster
     from meshbus.errors import (
@@ -123,7 +123,7 @@ _HOMES = {
         "meshbus.edge.hub": "PubSubHub",
         "meshbus.edge.refusals": "Refusal",
         "meshbus.engine.base.batch": "Event EventBatch",
-        "meshbus.engine.base.notices": "PeerFailed PeerGone PeerRecovered RevocationTaken SessionUp",
+        "meshbus.engine.base.notices": "NodeRenamed PeerFailed PeerGone PeerRecovered RevocationTaken SessionUp",
         "meshbus.engine.channels.publish": "OnFailure PublishConfig PublishReport Reliability WhenSendFull",
         "meshbus.engine.channels.roster": "SubscriberRoster",
         "meshbus.errors": (
@@ -256,6 +256,7 @@ __all__ = [
     "Node",
     "NodeConfig",
     "NodeJoined",
+    "NodeRenamed",
     "OnFailure",
     "PacketReader",
     "PartialDelivery",

@@ -21,11 +21,12 @@ from pathlib import Path
 
 import msgspec
 
-from meshbus.errors import NOT_TOML, AuthError, ConfigError, MalformedPacket
+from meshbus.errors import NOT_TOML, AuthError, ConfigError, MalformedPacket, RemoteProtocolError
 from meshbus.formats import Format
 from meshbus.names.identity import KEY_BYTES, Entropy, Identity
 from meshbus.wire.certificate import VERSION as CERTIFICATE_VERSION
 from meshbus.wire.certificate import Certificate, decode_certificate, encode_certificate
+from meshbus.wire.messages.revocation import Revocation, decode_record, encode_record
 from meshbus.wire.messages.token import MAX_CHAIN, TOKEN_BYTES, PermissionToken, decode_chain, encode_chain
 
 VERSION = 1
@@ -71,14 +72,42 @@ def create_identity(path: Path, entropy: Entropy = os.urandom) -> Identity:
     Raises ConfigError if the file exists, whatever is in it.
     """
     identity = Identity.generate(entropy)
-    create_file(
-        path,
+    create_file(path, _format_identity(identity), "identity")
+    return identity
+
+
+def replace_identity(path: Path, identity: Identity, record: Revocation) -> None:
+    """Write the file of an identity over that of the one before it, with the record by which it succeeds that one.
+
+    Both are in one file, so that a crash leaves the old identity, or the new one with its record. Raises ConfigError.
+    """
+    succeeds = "# The record by which this key took the place of the one before it.\n"
+    replace_file(
+        path, f'{_format_identity(identity)}{succeeds}succeeds = "{encode_record(record).hex()}"\n', "identity"
+    )
+
+
+def load_succession(path: Path) -> Revocation | None:
+    """Return the record by which the identity of a file succeeded another one, or None. Raises ConfigError."""
+    identity, table = load_identity(path), read_table(path, "identity", _MAX_BYTES)
+    if "succeeds" not in table:
+        return None
+    given = table["succeeds"]
+    try:
+        record = decode_record((from_hex(given) if isinstance(given, str) else None) or b"")
+    except RemoteProtocolError:
+        record = None
+    if record is None or record.heir != identity.entity_id or not record.verify():
+        raise _bad("identity", "has a damaged 'succeeds'; restore the file from a copy", path)
+    return record
+
+
+def _format_identity(identity: Identity) -> str:
+    return (
         "# The secret of one meshbus node. Keep it private, and never use it for a second node.\n"
         f"# node id {identity.node_id:016x}, public key {identity.entity_id.hex()}\n"
-        f'version = {VERSION}\nkind = "identity"\ncreated = "{_now()}"\nseed = "{identity.seed.hex()}"\n',
-        "identity",
+        f'version = {VERSION}\nkind = "identity"\ncreated = "{_now()}"\nseed = "{identity.seed.hex()}"\n'
     )
-    return identity
 
 
 def load_identity(path: Path) -> Identity:

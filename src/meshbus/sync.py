@@ -57,6 +57,7 @@ from meshbus.node.peers.info import PeerInfo
 from meshbus.node.peers.noticelog import Notice
 from meshbus.node.peers.redial import DialInfo
 from meshbus.node.policies.keeper import Via
+from meshbus.node.policies.succession import REASON
 from meshbus.node.replicas.replicastatus import ReplicaStatus
 from meshbus.node.replicas.replicaverify import ReplicaRange
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
@@ -786,6 +787,31 @@ class Node:
         not a token, or its signature is wrong.
         """
         return self._running.run(self._node.rotate_tokens(by=by, via=via))
+
+    def prepare_identity(self, reason: str = REASON, *, issuer: bytes | None = None) -> Revocation:
+        """Make the key that `rotate_identity` is to use, and return the record by which it succeeds the present one.
+
+        Where the fleet has `policy_issuers`, `issuer` is the public key of the one that has to endorse the record
+        (`record.endorse(identity)`). The new secret stays in this node. Raises ConfigError, with what to do first, if this
+        node cannot go on under another key.
+        """
+        return self._running.run(self._node.prepare_identity(reason, issuer=issuer))
+
+    def rotate_identity(
+        self,
+        record: Revocation | None = None,
+        *,
+        timeout_s: float = 10.0,
+        by: str | None = None,
+        via: Via = Via.APPLY,
+    ) -> tuple[str, ...]:
+        """Continue under another key, without ending a session; return what changed, in words.
+
+        `record` comes from `prepare_identity`. Without it a key is made now, and where the fleet has `policy_issuers`, this
+        node has to hold one (`issuer_key`). Peers refuse the old key from then on. Raises ConfigError with what to do first, or
+        Timeout with the peers that do not answer; then nothing is changed.
+        """
+        return self._running.run(self._node.rotate_identity(record, timeout_s=timeout_s, by=by, via=via))
 
     def invite(self, spec: InviteSpec, *, by: str | None = None) -> NewInvite:
         """Make an invite: a token by which one new node can join, once and in time (`meshbus.join`).

@@ -184,6 +184,9 @@ LANES: dict[str, tuple[Case, ...]] = {
         ok("rotate tokens", "--admin {leaf}", ""),
         unknown_option("rotate tokens"),
         gone("rotate tokens"),
+        ok("rotate identity", "--admin {leaf}", '"change":"the key'),
+        bad("rotate identity", "--identity none.toml --admin {leaf}", "the file does not exist"),
+        gone("rotate identity"),
         ok("policy validate", "old.toml new.toml", '"valid":true'),
         bad("policy validate", "none.toml", '"valid":false'),
         ok("policy diff", "new.toml --old old.toml", '"change":'),
@@ -298,7 +301,7 @@ WHY_NOT: dict[str, dict[Kind, str]] = {
         verb: {Kind.DENIED: _OWN}
         for verb in (
             "status", "counters", "peers", "channels", "ping", "top", "pins ls", "pins reset", "policy show", "policy apply",
-            "rotate psk", "rotate tokens",
+            "rotate psk", "rotate tokens", "rotate identity",
             "token revoke", "revoke ls", "daemon run", "daemon ls", "daemon logs", "daemon stop", "replica status", "replica add",
             "replica remove", "replica transfer", "replica verify", "invite", "invite ls", "invite approve",
             "invite withdraw",

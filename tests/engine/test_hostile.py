@@ -267,7 +267,7 @@ def test_a_stranger_who_answers_in_anothers_place() -> None:
 
 def claim(node: FakeNode, node_id: int) -> None:
     """Make a node use an id that is not its own."""
-    node.engine.handshakes.node_id = node.engine._intake._node_id = node_id
+    node.engine.identity.node_id = node_id
 
 
 def test_a_claimed_foreign_node_id_does_not_push_its_owner_out() -> None:

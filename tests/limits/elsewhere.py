@@ -72,6 +72,7 @@ TESTS = {
         "engine/directory/test_fleetpolicy.py::test_chunks_that_do_not_continue_are_dropped_and_memory_is_bounded"
     ),
     "revocations": "engine/directory/test_revoking.py::test_a_full_set_takes_no_more_and_says_so",
+    "successions": "engine/directory/test_succession.py::test_a_member_cannot_fill_the_list_with_keys_that_it_invents",
     "audit_log": "node/test_audit.py::test_old_files_rotate_and_the_chain_goes_on",
     "invites": "policy/test_invites.py::test_the_book_keeps_so_many_and_forgets_what_is_over_first",
     "join_connections": "node/invites/test_joinlistener.py::test_all_hosts_together_have_so_many_connections",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = App(name="revoke")
 
-_COLUMNS = ("at", "revoked", "name", "node_id", "public_key", "reason", "issuer", "until")
+_COLUMNS = ("at", "revoked", "name", "node_id", "public_key", "heir", "reason", "issuer", "until")
 
 
 @app.default

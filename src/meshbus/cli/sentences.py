@@ -62,6 +62,8 @@ def _of_sessions(notice: object, who: Who) -> str | None:
             return f"reached {who(node_id)}, path {path}"
         case notices.PeerSecured(node_id=node_id, pinned=pinned):
             return f"the session with {who(node_id)} is secure" + (", from now on always" if pinned else "")
+        case notices.NodeRenamed(old_id=old_id, node_id=node_id):
+            return f"{who(node_id)} goes on under another key; its id was {old_id:016x}"
         case notices.PeerInsecure(node_id=node_id, problem=problem):
             return f"no data to or from {who(node_id)}, because the session is not secure: {problem}"
         case notices.Negotiated(compatible=compatible) if compatible == {Subprotocol.SECURE}:

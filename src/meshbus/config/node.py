@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -628,12 +628,19 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         return issuer
 
-    def load_certificate(self, subject: bytes) -> Certificate | None:
-        """Load the certificate of the node with this key, or None. Raises ConfigError if it is of another one."""
+    def identity_path(self) -> Path | None:
+        """Return the identity file, or None for an ephemeral node."""
+        return None if self.ephemeral else self.identity or default_identity()
+
+    def load_certificate(self, subject: bytes, earlier: Collection[bytes] = ()) -> Certificate | None:
+        """Load the certificate of the node with this key, or with one that it succeeded; None if there is none.
+
+        Raises ConfigError if it is of another node.
+        """
         if self.certificate is None:
             return None
         found = load_certificate(self.certificate)
-        if found.subject != subject:
+        if found.subject != subject and found.subject not in earlier:
             raise ConfigError(
                 "certificate",
                 f"is of the key {found.subject.hex()}, and this node has {subject.hex()}; use the identity that it was made for,"

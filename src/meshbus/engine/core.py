@@ -54,7 +54,7 @@ class Engine(Facade):
         context.build(table)
         super().__init__(context)
         self.reception = Reception(context)
-        intake = Intake(self.node_id, self.peers, self.counters, self.reception, self.mesh.tap)
+        intake = Intake(self.identity, self.peers, self.counters, self.reception, self.mesh.tap)
         self._intake = intake
         self.services.receive_again = intake.receive_one
 

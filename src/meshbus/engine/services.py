@@ -47,6 +47,7 @@ from meshbus.engine.streams.large import Large
 from meshbus.engine.streams.streamrepair import AcknowledgedRanges, StreamNacks, StreamResets
 from meshbus.engine.streams.streams import Streams
 from meshbus.wire.constants import Subprotocol
+from meshbus.wire.messages.revocation import VERSION as REVOCATION_VERSION
 
 
 def _optional(factory: Callable[[Context], Service], subprotocol_id: int, name: str) -> Row:
@@ -207,8 +208,8 @@ SERVICES: tuple[Row, ...] = (
     _carried(Subprotocol.GROUPS, "groups"),
     # Only where issuers of the fleet are configured. Signatures and sending are charged by the service.
     _optional(FleetPolicy, Subprotocol.POLICY, "policy"),
-    _optional(Revoking, Subprotocol.REVOCATION, "revocation"),
-    # Between meshbus nodes that can change their secrets. No tag announces it: what plain peers see of a node stays the same.
+    # Between nodes that can be succeeded by another key. No tag announces these two: what plain peers see of a node stays the same.
+    _optional(Revoking, Subprotocol.REVOCATION, "revocation")._replace(unannounced=True, version=REVOCATION_VERSION),
     _optional(Rotation, Subprotocol.ROTATION, "rotation")._replace(unannounced=True),
     # Last: a goodbye must not overtake what the others still have to say.
     Row(Presence, Subprotocol.PRESENCE, "presence", profile=True, cost_us=25),

@@ -145,6 +145,20 @@ class Identity:
         return f"Identity(node_id={self.node_id:016x}, {'with' if self.can_sign else 'without'} secret)"
 
 
+class OwnIdentity(Identity):
+    """The identity of a running node. All its parts hold this object, so that they follow when the node gets another key."""
+
+    __slots__ = ()
+
+    def __init__(self, identity: Identity) -> None:
+        self.become(identity)
+
+    def become(self, identity: Identity) -> None:
+        """Change to another identity."""
+        for name in Identity.__slots__:
+            setattr(self, name, getattr(identity, name))
+
+
 def _derive(entity_id: bytes, label: bytes) -> int:
     # policy.md §7.1: the first eight bytes of a keyed BLAKE2s.
     return int.from_bytes(blake2s(entity_id, key=label, digest_size=32).digest()[:8], "little")

@@ -33,6 +33,9 @@
     {"do": "policy_apply", "path": …, "by": …}              apply the policy of a file, or read its own file again
     {"do": "rotate_psk", "path": …, "by": …}                replace the mesh key by that of a file, or read its own file again
     {"do": "rotate_tokens", "by": …}                        read its token files again
+    {"do": "prepare_identity", "reason": …, "issuer": …}    make its next key, and the record that an issuer endorses
+    {"do": "rotate_identity", "record": …, "timeout_s": …,  go on under another key
+     "by": …}
     {"do": "invite", "name": …, "tags": …, "subnet": …,     make an invite, and return its token and where newcomers join
      "ttl_s": …, "valid_s": …, "approval": …, "by": …}
     {"do": "invites"}                                       its invites, with those that are over
@@ -70,6 +73,7 @@ from meshbus.config.spelling import Endpoint
 from meshbus.engine.base.batch import Event
 from meshbus.engine.channels.publish import PublishReport
 from meshbus.errors import UNDECODABLE, ConfigError, MeshError
+from meshbus.names.identity import KEY_BYTES
 from meshbus.names.subnet import SubnetId
 from meshbus.node.channels.subscription import Subscription, WhenFull
 from meshbus.node.daemons.daemoninfo import DaemonLine
@@ -81,12 +85,14 @@ from meshbus.node.payload import payload_row
 from meshbus.node.peers.info import PeerInfo
 from meshbus.node.peers.redial import DialInfo, DialState
 from meshbus.node.policies.revocationrows import record_given, revocation_row
+from meshbus.node.policies.succession import REASON
 from meshbus.node.replicas.replicastatus import ReplicaStatus
 from meshbus.node.replicas.replicaverify import ReplicaRange
 from meshbus.node.replying import Replies
 from meshbus.node.unix import MAX_CONNECTIONS, MAX_LINE, LineServer, Stream
 from meshbus.policy.invites import InviteSpec
 from meshbus.wire.constants import MAX_LARGE_EVENT
+from meshbus.wire.messages.revocation import encode_record
 
 MAX_U32 = 0xFFFFFFFF
 """The largest generation of a token: the wire has 32 bits for it."""
@@ -316,6 +322,24 @@ class AddRevocation(Request, frozen=True, tag="revocations_add"):
     """Who asks for it, for the audit log; by default the user of the node."""
 
 
+class PrepareIdentity(Request, frozen=True, tag="prepare_identity"):
+    """Make the next key of the node, and return the record by which it succeeds the present one."""
+
+    reason: str = REASON
+    issuer: str | None = None
+    """Public key of the issuer that is to endorse the record."""
+
+
+class RotateIdentity(Request, frozen=True, tag="rotate_identity"):
+    """Continue under another key."""
+
+    record: str | None = None
+    """As `prepare_identity` returned it, endorsed by its issuer; by default a key is made now."""
+    timeout_s: float = 10.0
+    by: str | None = None
+    """Who asks for it, for the audit log; by default the user of the node."""
+
+
 class RotateTokens(Request, frozen=True, tag="rotate_tokens"):
     """Read the token files again."""
 
@@ -402,6 +426,8 @@ _REQUEST = msgspec.json.Decoder(
     | ApplyPolicy
     | RotatePsk
     | RotateTokens
+    | PrepareIdentity
+    | RotateIdentity
     | MakeInvite
     | ListInvites
     | ChangeInvite
@@ -492,6 +518,8 @@ class Admin:
                 | ApplyPolicy()
                 | RotatePsk()
                 | RotateTokens()
+                | PrepareIdentity()
+                | RotateIdentity()
                 | MakeInvite()
                 | ListInvites()
                 | ChangeInvite()
@@ -500,7 +528,16 @@ class Admin:
         raise AssertionError(request)  # the decoder accepts no others
 
     async def _do_with_fleet(
-        self, request: ShowPolicy | ApplyPolicy | RotatePsk | RotateTokens | MakeInvite | ListInvites | ChangeInvite
+        self,
+        request: ShowPolicy
+        | ApplyPolicy
+        | RotatePsk
+        | RotateTokens
+        | PrepareIdentity
+        | RotateIdentity
+        | MakeInvite
+        | ListInvites
+        | ChangeInvite,
     ) -> object:
         node = self._node
         match request:
@@ -512,14 +549,22 @@ class Admin:
                 return {"changes": await node.rotate_psk(request.path, by=request.by)}
             case RotateTokens():
                 return {"changes": await node.rotate_tokens(by=request.by)}
+            case PrepareIdentity():
+                issuer = None if request.issuer is None else _hex(request.issuer, KEY_BYTES, "issuer")
+                record = await node.prepare_identity(request.reason, issuer=issuer)
+                return {"record": encode_record(record).hex()}
+            case RotateIdentity():
+                given = None if request.record is None else record_given(request.record)
+                changes = await node.rotate_identity(given, timeout_s=request.timeout_s, by=request.by)
+                return {"changes": changes, "node_id": f"{node.node_id:016x}", "public_key": node.public_key.hex()}
             case MakeInvite():
                 made = await node.invite(request.spec(), by=request.by)
                 return {**msgspec.structs.asdict(made.invite), "token": made.token, "address": made.address}
             case ListInvites():
                 return node.invites()
             case ChangeInvite():
-                changes = {"approve": node.approve_invite, "withdraw": node.withdraw_invite}
-                return await changes[request.change](request.invite, by=request.by)
+                verbs = {"approve": node.approve_invite, "withdraw": node.withdraw_invite}
+                return await verbs[request.change](request.invite, by=request.by)
 
     async def _do_with_replicas(self, request: Replicas | ReplicaChange | ReplicaVerify) -> bytes:
         node = self._node

@@ -9,6 +9,7 @@ to the event loop that it was opened on. The blocking twin is meshbus.sync.Node,
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
@@ -35,6 +36,7 @@ from meshbus.engine.base.notices import (
     HistoryWanted,
     Matched,
     Negotiated,
+    NodeRenamed,
     PeerGone,
     PeerPlain,
     PeerRecovered,
@@ -58,6 +60,7 @@ from meshbus.errors import (
     SlowConsumer,
     Timeout,
 )
+from meshbus.keyfile import load_succession
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.nodename import NAME_KEY
@@ -100,10 +103,11 @@ from meshbus.node.policies.keeper import PolicyKeeper, Via, first_policy, settin
 from meshbus.node.policies.meshkey import MeshKeyKeeper
 from meshbus.node.policies.revocationfile import load_revocations
 from meshbus.node.policies.revocationkeeper import RevocationKeeper
+from meshbus.node.policies.succession import REASON, IdentityKeeper
 from meshbus.node.replicas import replicastaff, replicaverify
 from meshbus.node.replicas.replicamember import ReplicaMember
 from meshbus.node.replicas.replicas import Replicas
-from meshbus.node.replicas.replicastatus import ReplicaStatus
+from meshbus.node.replicas.replicastatus import NO_MEMBER, ReplicaStatus
 from meshbus.node.replicas.replicatedpublisher import ReplicatedPublisher
 from meshbus.node.replicas.replicaverify import ReplicaRange
 from meshbus.policy.bound import Bound, By, forgotten
@@ -112,12 +116,16 @@ from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
 from meshbus.policy.invites import InviteSpec
 from meshbus.policy.reason import Reason
+from meshbus.policy.revocations import Revocations
+from meshbus.policy.tokens import TokenCache
 from meshbus.wire.certificate import Certificate
 from meshbus.wire.constants import STREAM_WINDOW
 from meshbus.wire.messages.address import numeric
 from meshbus.wire.messages.redex import chain_of, channel_id
 from meshbus.wire.messages.revocation import Revocation
 from meshbus.wire.messages.token import PermissionToken
+
+_logger = logging.getLogger("meshbus.node")
 
 INBOX = "(inbox)"
 """The topic of an inbox; no channel can have this name."""
@@ -177,6 +185,7 @@ class _Parts:
         self.mesh_key: MeshKeyKeeper | None = None
         self.invites: Invites | None = None
         self.revocations: RevocationKeeper | None = None
+        self.identity: IdentityKeeper | None = None
 
 
 class Node:
@@ -192,7 +201,10 @@ class Node:
         self._mesh_key = config.load_mesh_key()
         self._policy_file = first_policy(config)
         self._issuer = config.load_issuer()
-        self._certificate = config.load_certificate(self.identity.entity_id)
+        self._identity_path = config.identity_path() if identity is None else None
+        self._succeeds = None if self._identity_path is None else load_succession(self._identity_path)
+        """The record by which the identity of this node succeeded another one."""
+        self._certificate = self._load_certificate()
         self._tokens = list(config.load_tokens())
         self._subscribers = Subscribers()
         self._notices = NoticeLog()
@@ -202,6 +214,19 @@ class Node:
         self._received_events = self._received_bytes = 0
         self._parts: _Parts | None = None
         self._closing = asyncio.Lock()
+
+    def _load_certificate(self) -> Certificate | None:
+        if self.config.certificate is None:
+            return None
+        held = Revocations(TokenCache(), self._known_revocations())
+        return self.config.load_certificate(self.identity.entity_id, held.earlier_of(self.identity.entity_id))
+
+    def _known_revocations(self) -> tuple[Revocation, ...]:
+        """Return the records that this node starts with; blocks."""
+        place, own = self._revocations_path, self._succeeds
+        kept = () if place is None else load_revocations(place)
+        # The identity file alone says which key this node has: a crash may have kept the record out of the other one.
+        return kept if own is None or any(one.id == own.id for one in kept) else (*kept, own)
 
     def _forget_name(self) -> None:
         self.live.engine.counters.forgetting("node_names")()
@@ -251,6 +276,11 @@ class Node:
         self._parts.policies = PolicyKeeper(live, self.config, self._policy_file, self._notice)
         self._parts.mesh_key = MeshKeyKeeper(live, self.config, self._mesh_key, self._notice)
         self._parts.revocations = RevocationKeeper(live, self.config, self._revocations_path)
+        identity = IdentityKeeper(live, self.config, self._identity_path, self._issuer, self._notice)
+        identity.bonds = self._bonds
+        if self._succeeds is not None:
+            self._parts.revocations.keep()  # a crash may have kept it out of the file
+        self._parts.identity = identity
         self._parts.census = None if book is None else Census(live.engine, self.config, book)
         if any(entry.replicas for entry in self.config.channels):
             self._parts.replicas = Replicas(live, self.config, logs, self._names)
@@ -272,8 +302,7 @@ class Node:
     async def _make_live(self, counters: Counters) -> Live:
         bind, buffer = self.config.bind, self.config.receive_buffer_bytes
         pins = {} if self._pins_path is None else await asyncio.to_thread(load_pins, self._pins_path)
-        place = self._revocations_path
-        revocations = () if place is None else await asyncio.to_thread(load_revocations, place)
+        revocations = await asyncio.to_thread(self._known_revocations)
         listen = partial(UdpSocket.bind, bind.host, bind.port, receive_buffer=buffer, counters=counters)
         # Looking up a name may take long, and other nodes may be on this loop.
         socket = listen() if numeric((bind.host, bind.port)) else await asyncio.to_thread(listen)
@@ -303,12 +332,19 @@ class Node:
         registry = self._first_policy().channels
         if registry is not None:
             self.set_channel_configs(registry)
+        revocations = parts.live.engine.revocations
+        heir = revocations.heir_of(self.public_key)
+        if heir is not None:
+            _logger.error(
+                "the key of this node was succeeded by %s, so that peers refuse it; use the identity file with that key",
+                heir.hex(),
+            )
         for node_id in self.config.accept:
-            parts.live.engine.handshakes.accept(node_id, once=False)
+            parts.live.engine.handshakes.accept(revocations.heir_id(node_id), once=False)
         parts.recording = start_recording(parts.live.engine, self.config, self._mesh_key.root)
         self.announce(self.config.capabilities())
         for entry in self.config.peers:
-            target = Target.of(
+            target = self._target(
                 str(entry.address), entry.public_key, entry.node_id, routed=entry.routed, profile=entry.profile
             )
             if target.node_id != self.node_id:  # all nodes of a fleet may have the same list of peers
@@ -329,7 +365,9 @@ class Node:
             revoked=lambda node_id: node_id in live.engine.revocations.nodes,
             psk_root=self._mesh_key.root,
         )
-        inviting = Inviting(self.config, self.identity, Grants(self.config, issuer, state), counters, self._notice)
+        inviting = Inviting(
+            self.config, live.engine.identity, Grants(self.config, issuer, state), counters, self._notice
+        )
         bind = self.config.join_bind or listens
         return Invites(inviting, JoinListener(bind, inviting, counters))
 
@@ -386,6 +424,8 @@ class Node:
             await parts.policies.close()
         if parts.mesh_key is not None:
             await parts.mesh_key.close()
+        if parts.identity is not None:
+            await parts.identity.close()
         await parts.tokens.close()
         parts.standing.cancel()
         parts.redialer.cancel()
@@ -596,7 +636,7 @@ class Node:
         unless another call waits for the same node. Raises HandshakeError if no session is established, PeerError if
         there is no route.
         """
-        parts, target = self._opened, Target.of(address, public_key, node_id, routed=routed, profile=profile)
+        parts, target = self._opened, self._target(address, public_key, node_id, routed=routed, profile=profile)
         async with parts.redialer.yielding(target.node_id, target):
             return await parts.dialer.dial(target)
 
@@ -797,15 +837,20 @@ class Node:
         """
         spec = SubscriptionSpec(topic, publisher, queue_group, token)
 
+        def now() -> SubscriptionSpec:
+            if spec.publisher is None:
+                return spec
+            return msgspec.structs.replace(spec, publisher=self.live.engine.revocations.heir_id(spec.publisher))
+
         def source() -> Joiner | HistoryReader:
             return self._opened.joiner if since is None else self._opened.reader
 
         async def start(subscription: Subscription) -> None:
             parts = self._opened
             if since is None:
-                await parts.joiner.start(subscription, spec)
+                await parts.joiner.start(subscription, now())
             else:
-                await parts.reader.start(subscription, spec, since, parts.joiner.tokens_for(spec))
+                await parts.reader.start(subscription, now(), since, parts.joiner.tokens_for(spec))
 
         async def stop(subscription: Subscription) -> None:
             if self._parts is not None:  # closing the node ended what had been started
@@ -901,6 +946,32 @@ class Node:
         not a token, or its signature is wrong.
         """
         return await self._opened.tokens.reload(by=this_user() if by is None else by, via=str(via))
+
+    async def prepare_identity(self, reason: str = REASON, *, issuer: bytes | None = None) -> Revocation:
+        """Make the key that `rotate_identity` is to use, and return the record by which it succeeds the present one.
+
+        Where the fleet has `policy_issuers`, `issuer` is the public key of the one that has to endorse the record
+        (`record.endorse(identity)`). The new secret stays in this node. Raises ConfigError, with what to do first, if this
+        node cannot go on under another key.
+        """
+        return self._identity_keeper.prepare(reason, issuer)
+
+    async def rotate_identity(
+        self,
+        record: Revocation | None = None,
+        *,
+        timeout_s: float = 10.0,
+        by: str | None = None,
+        via: Via = Via.APPLY,
+    ) -> tuple[str, ...]:
+        """Continue under another key, without ending a session; return what changed, in words.
+
+        `record` comes from `prepare_identity`. Without it a key is made now, and where the fleet has `policy_issuers`, this
+        node has to hold one (`issuer_key`). Peers refuse the old key from then on. Raises ConfigError with what to do first, or
+        Timeout with the peers that do not answer; then nothing is changed.
+        """
+        who = this_user() if by is None else by
+        return await self._identity_keeper.apply(record, by=who, via=str(via), timeout_s=timeout_s)
 
     # ── invites ─────────────────────────────────────────────────────────────────────────────
 
@@ -1016,6 +1087,71 @@ class Node:
         return invites
 
     @property
+    def _identity_keeper(self) -> IdentityKeeper:
+        keeper = self._opened.identity
+        assert keeper is not None, "it is there from the start on"
+        return keeper
+
+    def _bonds(self) -> str | None:
+        """Return what ties this node to its key and what to do about it, or None."""
+        parts, key = self._opened, self.public_key
+        if any(one.role != NO_MEMBER for one in self.replicas()):
+            return (
+                "is that of a member of a replicated channel, which is known by its node id; make another node a member, and"
+                " remove this one with `meshbus replica remove`"
+            )
+        if parts.daemons is not None and parts.daemons[1].list():
+            return "is that of a host of daemons; stop them, or move them to other nodes with `meshbus daemon move`"
+        invites = () if parts.invites is None else parts.invites.infos()
+        if any(one.state in {"open", "waiting", "approved", "granted"} for one in invites):
+            return "is named in open invites; wait until they are used, or withdraw them with `meshbus invite withdraw`"
+        issuers = {*self.policy.trusted_issuers, *self.config.policy_issuers}
+        own_issuer = self._issuer is not None and self._issuer.entity_id == key
+        if key in issuers or own_issuer or self.config.renew_tokens_s is not None:
+            return "signs tokens, policies or certificates for others; rotate the key of the issuer first, as the guide says"
+        return None
+
+    def _target(
+        self,
+        address: str | None,
+        public_key: bytes | str,
+        node_id: int | None,
+        *,
+        routed: bool = True,
+        profile: Profile | str = Profile.AUTO,
+    ) -> Target:
+        """Return a node to connect to; if its key was succeeded by another one, that with the new key."""
+        target = Target.of(address, public_key, node_id, routed=routed, profile=profile)
+        heir = None if target.given_key is None else self.live.engine.revocations.heir_of(target.given_key)
+        return target if heir is None else Target.of(address, heir, None, routed=routed, profile=profile)
+
+    def _take_trust(self, parts: _Parts, event: PeerSecured | RevocationTaken | NodeRenamed) -> None:
+        match event:
+            case PeerSecured(pinned=pinned):
+                if pinned:
+                    parts.pins.changed()
+            case RevocationTaken():
+                self._revocation_keeper.take(event)
+                if parts.live.engine.identity != self.identity:
+                    self.identity = Identity.from_seed(parts.live.engine.identity.seed)
+            case NodeRenamed():
+                self._renamed(parts, event)
+
+    def _renamed(self, parts: _Parts, event: NodeRenamed) -> None:
+        """Continue with a node under its new key."""
+        old, new = event.old_id, event.node_id
+        name = self._names.pop(old)
+        if name is not None and new not in self._names:
+            self._names.put(new, name)
+        key = parts.live.engine.revocations.key_of(new)
+        assert key is not None, "the record of it names the key"
+        parts.joiner.renamed(old, new)
+        parts.redialer.renamed(old, key)
+        parts.dialer.noise_keys.pop(old, None)
+        parts.pins.changed()
+        parts.reader.take(event)
+
+    @property
     def _revocation_keeper(self) -> RevocationKeeper:
         keeper = self._opened.revocations
         assert keeper is not None, "it is there from the start on"
@@ -1123,10 +1259,8 @@ class Node:
                 parts.joiner.recovered(node_id)
             case TokenRenewed() | TokenIssued():
                 parts.tokens.take(event)
-            case PeerSecured(pinned=True):
-                parts.pins.changed()
-            case RevocationTaken():
-                self._revocation_keeper.take(event)
+            case PeerSecured() | RevocationTaken() | NodeRenamed():
+                self._take_trust(parts, event)
             case Acked():
                 parts.joiner.acked(event)
             case Matched():

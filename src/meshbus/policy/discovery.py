@@ -203,6 +203,14 @@ class CapabilityIndex:
         nodes = self._by_claim.get(chain_tag(origin_hash), ())
         return sorted(node_id for node_id in nodes if not self._entries[node_id].expired(now))
 
+    def rename(self, old: int, new: int, now: float) -> None:
+        """Keep what a node announced that goes on under another id, until it announces itself under that."""
+        entry = self._entries.get(old)
+        if entry is not None:
+            self.remove(old)
+            if new not in self._entries:
+                self.apply(new, entry.capabilities, 1, max(entry.expires_at - now, 0.0), now, via=entry.via)
+
     def remove(self, node_id: int) -> bool:
         """Remove a node, and return whether it was there."""
         entry = self._entries.pop(node_id, None)

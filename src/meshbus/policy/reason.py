@@ -203,6 +203,8 @@ class Reason(Enum):
         "The signature of an exchange of keys is wrong; the message was changed on the path, or comes from another node.")
     REFUSE_DOWNGRADE = 0, "refuse", "downgrade", (
         "A session that should be secure did not become so, and carries no data; check the setting secure at the peer, and whether a node on the path removes packets.")
+    REFUSE_UNSIGNED = 0, "refuse", "unsigned", (
+        "A session ended because the key that succeeded that of its peer did not sign it in time; the peer may connect again with its new key.")
     UNSENT_INSECURE = 0, "drop", "unsent_insecure", (
         "Messages waited for a session to become secure, and were too many, or waited in vain; see refuse.downgrade.")
     REFUSE_PINS_FULL = 0, "refuse", "pins_full", (
@@ -646,13 +648,13 @@ class Reason(Enum):
     REVOCATION_KNOWN = 0, "drop", "revocation_known", (
         "A neighbor sent a revocation that this node has already; normal, because several neighbors send each of them.")
     REVOCATION_ISSUER = 0, "drop", "revocation_issuer", (
-        "A neighbor sent a revocation of an issuer that is not trusted here; check policy_issuers on both nodes.")
+        "A neighbor sent a revocation or a succession of an issuer that is not trusted here; check policy_issuers on both nodes.")
     REVOCATION_SIGNATURE = 0, "drop", "revocation_signature", (
         "The signature of a revocation is wrong; look at the neighbor, which may be an attacker.")
     REVOCATION_OVER = 0, "drop", "revocation_over", (
         "A neighbor sent the revocation of a token that expired long ago; check the clocks of both nodes if this continues.")
     REVOCATION_FULL = 0, "drop", "revocation_full", (
-        "This node holds as many revocations as it can, so a new one was refused; an issuer of the fleet has signed too many, so look at what it does.")
+        "This node holds as many revocations or successions as it can, so a new one was refused; an issuer or a member has signed too many, so look at what it does.")
     REVOCATION_UNSENT = 0, "drop", "revocation_unsent", (
         "A message about revocations was not sent because too much waits for the peer; it is repeated.")
     REFUSE_REVOKED = 0, "refuse", "revoked", (

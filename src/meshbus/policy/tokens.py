@@ -9,6 +9,8 @@ A signature proves only who signed. The rules of trust (policy.md §7.5):
 - A token whose generation is below the floor of its issuer is revoked, and so is one that a record of the fleet names
   (policy/revocations.py), and every token below it in a chain.
 
+- A token of a key that was succeeded by another one counts for its heir, as long as the fleet holds the record of it.
+
 With `any_issuer` the first two rules do not apply, and the cache behaves as on a 0.23 node: anyone may issue any token,
 and a new token replaces an old one of the same scope, whatever its content. It is for parity tests, and for networks
 that rely on that. Times are unix seconds. The bytes of a token are in wire/messages/token.py.
@@ -16,7 +18,7 @@ that rely on that. Times are unix seconds. The bytes of a token are in wire/mess
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -76,6 +78,8 @@ class TokenCache:
         """Whether a token for a prefix was ever kept; until then, no name is cut into its prefixes."""
         self._revoked: dict[bytes, int] = {}
         """When tokens that were revoked one by one expire, by their signed bytes."""
+        self.earlier_of: Callable[[bytes], Sequence[bytes]] = _none
+        """Returns the keys that a key has succeeded (policy/revocations.py); their tokens count for it."""
 
     def __len__(self) -> int:
         return sum(map(len, self._slots.values()))
@@ -166,6 +170,10 @@ class TokenCache:
         """Return the lowest generation of an issuer that is not revoked."""
         return self._floors.get(issuer, 0)
 
+    def names(self, token: PermissionToken, entity_id: bytes | None) -> bool:
+        """Return whether an entity is the subject of a token, or has succeeded it."""
+        return entity_id is not None and (token.subject == entity_id or token.subject in self.earlier_of(entity_id))
+
     def revoke(self, token: PermissionToken) -> None:
         """Revoke one token, until it expires."""
         # Not by its signature: whoever issued it could sign the same again in another way.
@@ -221,6 +229,10 @@ class TokenCache:
         for other in others:
             if more := self._slots.get((subject, other)):
                 found = [*found, *more]
+        for before in self.earlier_of(subject):
+            for other in (channel_hash, *others):
+                if more := self._slots.get((before, other)):
+                    found = [*found, *more]
         return found
 
     def _keep(self, chain: Chain) -> bool:
@@ -274,11 +286,16 @@ class Presented:
     def check(self, subject: bytes, action: int, channel: str | int, now: float) -> bool:
         """Return whether the token permits the subject an action on a channel now; the cache's revocations apply."""
         token = self.token
-        return token.subject == subject and token.authorizes(action, channel) and self._cache._counts(self._chain, now)
+        cache = self._cache
+        return cache.names(token, subject) and token.authorizes(action, channel) and cache._counts(self._chain, now)
 
     def keep(self) -> bool:
         """Put the token into the cache; return False if there is no room for it."""
         return self._cache._keep(self._chain)
+
+
+def _none(_entity_id: bytes) -> Sequence[bytes]:
+    return ()
 
 
 def _slot_of(token: PermissionToken) -> _Slot:

@@ -17,6 +17,7 @@ from meshbus.engine.receive.intake import Intake, Opened
 from meshbus.engine.routes.tap import Tap
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.names.identity import Identity
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
 from meshbus.wire.frames import pack_frames
@@ -31,7 +32,8 @@ from tests.seeds import for_each_seed
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-NODE = 0x1122334455667788
+OWN = Identity.from_seed(bytes(32))
+NODE = OWN.node_id
 
 
 class IntakeRig:
@@ -42,7 +44,7 @@ class IntakeRig:
         self.peers = PeerTable()
         self.far = {node_id: self._session(node_id) for node_id in (5, 6)}
         self.found: list[tuple[object, ...]] = []
-        self.intake = Intake(NODE, self.peers, self.counters, self, Tap(self.peers, lambda: np.zeros(0, np.uint64)))
+        self.intake = Intake(OWN, self.peers, self.counters, self, Tap(self.peers, lambda: np.zeros(0, np.uint64)))
 
     def _session(self, node_id: int) -> Link:
         secret = blake2s(bytes([node_id])).digest()

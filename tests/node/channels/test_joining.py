@@ -22,6 +22,7 @@ from meshbus.node.driving.live import Live
 from meshbus.node.node import Node
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.policy.registry import NegotiatedSet
+from meshbus.policy.tokens import TokenCache
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
 from tests.node.test_node import QUICK, take, until
@@ -39,7 +40,7 @@ def test_only_matching_tokens_are_presented() -> None:
 
     good = token("a", Scope.SUBSCRIBE, me)
     others = [token("b", Scope.SUBSCRIBE, me), token("a", Scope.PUBLISH, me), token("a", Scope.SUBSCRIBE, issuer)]
-    live: Live = SimpleNamespace(engine=SimpleNamespace(identity=me))  # type: ignore[assignment]
+    live: Live = SimpleNamespace(engine=SimpleNamespace(identity=me, tokens=TokenCache()))  # type: ignore[assignment]
     joiner = Joiner(live, Subscribers(), [*((one,) for one in others), (good,)])
     assert joiner.tokens_for(SubscriptionSpec("a")) == [encode_chain((good,))]
     assert joiner.tokens_for(SubscriptionSpec("a", token=b"mine")) == [b"mine"]
@@ -57,7 +58,7 @@ def test_tokens_for_a_prefix_are_presented_for_all_below_it_and_only_to_peers_th
     wide, exact = token("a/"), token("a/b")
     spoken = {1: frozenset({Subprotocol.SECURE}), 2: frozenset[int]()}
     peers = {node_id: SimpleNamespace(negotiated=NegotiatedSet(agreed)) for node_id, agreed in spoken.items()}
-    live: Live = SimpleNamespace(engine=SimpleNamespace(identity=me, peers=peers))  # type: ignore[assignment]
+    live: Live = SimpleNamespace(engine=SimpleNamespace(identity=me, peers=peers, tokens=TokenCache()))  # type: ignore[assignment]
     joiner = Joiner(live, Subscribers(), [(wide,), (exact,), (token("a/", Scope.PUBLISH),)])
     both = [encode_chain((wide,)), encode_chain((exact,))]
     assert joiner.tokens_for(SubscriptionSpec("a/b")) == joiner.tokens_for(SubscriptionSpec("a/b"), 1) == both

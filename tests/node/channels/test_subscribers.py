@@ -108,3 +108,19 @@ def test_channels_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) 
     for number in range(8):
         assert subscribers.find(replace(batch, channel=ChannelName(f"made/up/{number}"))) == [everything]
         assert len(subscribers._remembered) <= 3
+
+
+def test_a_publisher_with_another_id_is_asked_and_heard_as_before() -> None:
+    subscribers, named, other, any_of = Subscribers(), subscription(), subscription(), subscription()
+    batch = batch_of([[b"x"]])
+    subscribers.add(SubscriptionSpec(CHANNEL, publisher=batch.publisher), named)
+    subscribers.add(SubscriptionSpec(CHANNEL, publisher=99), other)
+    subscribers.add(SubscriptionSpec(CHANNEL), any_of)
+    named.accept(batch.publisher)
+    subscribers.hold(named, batch)
+    assert subscribers.find(batch) == [named, any_of]
+    subscribers.rename(batch.publisher, 5)
+    assert subscribers.find(batch) == [any_of]
+    assert subscribers.find(replace(batch, publisher=5)) == [named, any_of]
+    assert named.publishers == (5,)
+    assert subscribers.release(named) == [(5, batch.stream_id)]

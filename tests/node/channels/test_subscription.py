@@ -207,3 +207,14 @@ async def test_accepting_and_refusing_publishers_are_listed() -> None:
     assert told() == ([2], [])
     subscription.forget(2)
     assert told() == ([], [])
+
+
+async def test_a_publisher_that_has_another_id_is_listed_by_it() -> None:
+    subscription = Desk().subscription
+    subscription.accept(7)
+    subscription.refuse(8, "a", "unauthorized")
+    subscription.rename(7, 17)
+    subscription.rename(8, 18)
+    subscription.rename(9, 19)
+    assert subscription.publishers == (17,)
+    assert [(one.node_id, one.channel) for one in subscription.refused] == [(18, "a")]

@@ -58,7 +58,7 @@ def test_both_mesh_keys_reach_the_engine() -> None:
 
 
 def test_what_a_node_carries_follows_from_what_it_has(tmp_path: Path) -> None:
-    assert engine_settings(NodeConfig.load(env={}), PSK).carries == {Subprotocol.ROTATION}
+    assert engine_settings(NodeConfig.load(env={}), PSK).carries == {Subprotocol.REVOCATION, Subprotocol.ROTATION}
     assert engine_settings(NodeConfig.load(env={}, secure="off"), PSK).carries == frozenset()
     issuer = "ab" * 32
     config = NodeConfig.load(env={}, policy_issuers=[issuer], policy_file=tmp_path / "policy.toml")

@@ -18,6 +18,7 @@ def test_the_row_of_a_right_and_of_a_token() -> None:
         "node_id": f"{ROVER.node_id:016x}",
         "name": "west-rover",
         "public_key": ROVER.entity_id.hex(),
+        "heir": None,
         "reason": "stolen",
         "at": "2023-11-14T22:13:20+00:00",
         "issuer": ISSUER.entity_id.hex(),
@@ -32,6 +33,8 @@ def test_the_row_of_a_right_and_of_a_token() -> None:
         "1970-01-01T00:01:00+00:00",
     )
     assert row["at"] == str(2**64 - 1)
+    succeeded = revocation_row(Revocation.succeed(ROVER, ISSUER, at=1, reason="new key"), None)
+    assert (succeeded["revoked"], succeeded["heir"]) == ("succession", ISSUER.entity_id.hex())
 
 
 def test_a_record_is_given_in_hex() -> None:

@@ -201,6 +201,13 @@ class PeerSecured(msgspec.Struct, frozen=True):
     """Whether it was secure for the first time: from now on, nothing less is accepted from it."""
 
 
+class NodeRenamed(msgspec.Struct, frozen=True):
+    """A node goes on under another key, and so under another id; what belonged to the old one belongs to the new one now."""
+
+    old_id: int
+    node_id: int
+
+
 class PeerInsecure(msgspec.Struct, frozen=True):
     """The session with a peer should be secure and is not: data is neither sent to it nor accepted from it."""
 
@@ -420,6 +427,7 @@ Control: TypeAlias = (
     | Negotiated
     | PeerPlain
     | PeerSecured
+    | NodeRenamed
     | PeerInsecure
     | StreamFailed
     | Replied

@@ -210,6 +210,16 @@ class Admission(Service):
             self._left(node_id, channel, why, out)
         return gone
 
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Keep the subscriptions of a peer that goes on under another id."""
+        for channel in self.roster.rename(old, new):
+            self.guard.revoke_channel(old, channel)
+            self.guard.allow_channel(new, channel)
+
+    def became(self, old: int, now: float, out: Output) -> None:
+        """Publish under the new key of this node."""
+        self.authorizer.became()
+
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """Remove a peer that failed or is gone from every channel."""
         for channel in self.roster.remove_peer(down.node_id):

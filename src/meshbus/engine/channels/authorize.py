@@ -20,6 +20,8 @@ The counterpart is engine/channels/admission.py: it throttles, counts, keeps the
 
 from __future__ import annotations
 
+import msgspec
+
 from meshbus.engine.session.peer import PeerClaims
 from meshbus.engine.session.service import Context
 from meshbus.errors import AuthError, AuthFault, RemoteProtocolError
@@ -62,7 +64,7 @@ class Authorizer:
         """Configurations of this node's channels, or None."""
         self.default_visibility = Visibility.GLOBAL
         """Visibility of channels without a configuration (policy.md §2.3)."""
-        self._node_id = context.identity.node_id
+        self._identity = context.identity
         self.revocations = context.revocations
         self._unannounced_global = context.settings.unannounced_global
         self._counters = context.counters
@@ -125,10 +127,15 @@ class Authorizer:
         # policy.md §2.1: by the requested name. A 0.23 node takes the hash of the entry, which may be that of a prefix.
         return entity is not None and self.tokens.check(entity, _SUBSCRIBE, channel, self._unix(now))
 
+    def became(self) -> None:
+        """Claim what this node announced under its new key; tokens that it signs itself are signed with that key."""
+        before, self.own = self.own, msgspec.structs.replace(self.own, entity_id=self._identity.entity_id)
+        self.tokens.trust({*self.tokens.trusted_issuers, self._identity.entity_id} - {before.entity_id})
+
     @property
     def muted(self) -> bool:
         """Whether this node itself may not publish any more, because its key was revoked."""
-        return self._node_id in self.revocations.publishers
+        return self._identity.node_id in self.revocations.publishers
 
     def can_publish_locally(self, channel: ChannelName, now: float) -> bool:
         """Return whether this node itself may publish on a channel."""
@@ -148,7 +155,7 @@ class Authorizer:
         if tokens is None:
             return None
         # policy.md §7.5: a 0.23 node keeps tokens of any issuer for any subject; here only with `compat_any_issuer`.
-        if not self.tokens.any_issuer and tokens[-1].subject != claims.holder:
+        if not (self.tokens.any_issuer or self.tokens.names(tokens[-1], claims.holder)):
             self._counters.count(Reason.TOKEN_WRONG_SUBJECT)
             return None
         return self._prove(tokens)
@@ -197,7 +204,7 @@ class Authorizer:
     def _fault(self, token: PermissionToken, claims: PeerClaims, channel: ChannelName, unix: int) -> Reason | None:
         """Return why this peer cannot use a token for this channel, or None; signature and issuer are not checked."""
         skew_s = self.tokens.skew_s
-        if token.subject != claims.holder:
+        if not self.tokens.names(token, claims.holder):
             return Reason.TOKEN_WRONG_SUBJECT
         if not token.authorizes(_SUBSCRIBE, channel):
             return Reason.TOKEN_WRONG_SCOPE

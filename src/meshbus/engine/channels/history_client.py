@@ -22,6 +22,7 @@ from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.notices import HistoryCaughtUp, HistoryEnded, HistoryFault, HistoryGap, HistoryOpened
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.renaming import move_pairs
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.outbox import Leg
@@ -251,6 +252,13 @@ class Replays(Service):
         for (of, req), reading in list(self._by_req.items()):
             if of == node_id and history_stream(req) == stream_id:
                 self._retry(reading, now)
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Continue reading at a publisher that has another id."""
+        move_pairs(self._by_req, old, new)
+        for reading in self._readings.values():
+            if reading.node_id == old:
+                reading.node_id = new
 
     def revoked(self, record: Revocation, now: float, out: Output) -> None:
         """End the readings at a publisher whose events do not count any more."""

@@ -29,6 +29,7 @@ import numpy as np
 
 from meshbus.engine.base.notices import HistoryWanted, PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.renaming import add_up, move
 from meshbus.engine.channels.admission import Admission
 from meshbus.engine.channels.history_client import Replays
 from meshbus.engine.session.peer import Peer
@@ -272,6 +273,14 @@ class History(Service):
         """Remove the readers of a peer that has a new session; it asks again."""
         for reader in list(self._readers.get(peer.node_id, {}).values()):
             self._abandon(reader, out)
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Keep the readers of a peer that goes on under another id."""
+        for reader in self._readers.get(old, {}).values():
+            reader.node_id = new
+        move(self._readers, old, new)
+        move(self._ending, old, new)
+        add_up(self._large_pages, old, new)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """End the readers of a peer that failed or is gone. CLOSED lets it ask again if it recovers."""

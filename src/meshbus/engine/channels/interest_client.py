@@ -17,6 +17,7 @@ import msgspec
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.notices import Matched, PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.renaming import move_due_pairs, move_pairs
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.joined import JoinedChannels
@@ -156,6 +157,18 @@ class Following(Service):
     def followed(self, node_id: int) -> dict[int, str]:
         """Return the prefixes followed at a publisher, by request id."""
         return {request: followed.order.prefix for request, followed in self._followed.get(node_id, {}).items()}
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Continue to follow the channels of a publisher that has another id."""
+        for request, followed in self._followed.pop(old, {}).items():
+            followed.node_id = new
+            self._followed.setdefault(new, {})[request] = followed
+        move_due_pairs(self._due, old, new)
+        move_pairs(self._canceled, old, new)
+        move_due_pairs(self._cancel_due, old, new)
+        peer = self._peers.get(new)
+        if peer is not None:
+            self.agreed(peer, now, out)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """End the interests that a peer that is gone never answered; the others are sent again when it is back."""

@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.notices import PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.renaming import move, move_due, move_due_pairs
 from meshbus.engine.channels.admission import Admission, Ending, Lapse
 from meshbus.engine.channels.authorize import ack_of
 from meshbus.engine.channels.interest_client import Following
@@ -208,6 +209,12 @@ class Interests(Service):
             for standing in self._standing_of(lapse.node_id):
                 if lapse.channel in standing.held:
                     self._take_away(lapse.node_id, standing, [lapse.channel], out)
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Keep the interests of a peer that goes on under another id."""
+        move(self._books, old, new)
+        move_due_pairs(self._leases, old, new)
+        move_due(self._rechecks, old, new)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """Remove the interests of a peer that failed or is gone; admission has ended its subscriptions."""

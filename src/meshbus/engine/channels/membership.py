@@ -20,6 +20,7 @@ import msgspec
 
 from meshbus.engine.base.notices import Acked, PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.renaming import move, move_pairs
 from meshbus.engine.channels.admission import Admission
 from meshbus.engine.channels.authorize import ack_of
 from meshbus.engine.channels.identityproof import IdentityProofs
@@ -134,6 +135,24 @@ class Membership(Service):
     def recovered(self, peer: Peer, now: float, out: Output) -> None:
         """Subscribe again: a publisher that declared us failed has dropped our subscriptions (policy.md §5.1)."""
         self.peer_up(peer, now, out)
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Keep the subscriptions at a publisher that goes on under another id."""
+        self._joined.rename(old, new)
+        move(self._unproved, old, new)
+        move_pairs(self._asking, old, new)
+        for nonce, pending in self._pending.items():
+            if pending.node_id == old:
+                self._pending[nonce] = msgspec.structs.replace(pending, node_id=new)
+        kept = self._granted.pop(old, {})
+        granted = self._granted.setdefault(new, {})
+        lost = [one for channel, one in kept.items() if channel not in granted]
+        granted.update({one.channel: one for one in lost})
+        peer = self._peers.get(new)
+        if peer is not None:
+            # Once more, in case the publisher came back with its new key before it was known whose heir it is.
+            for one in lost:
+                self.subscribe(peer, one.channel, now, out, token=one.token, queue_group=one.queue_group)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """End the requests to a peer that is gone; one that failed may still answer."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 
 from meshbus.engine.base.boundedmap import BoundedMap
@@ -84,6 +85,8 @@ class Prepared(NamedTuple):
     """Bytes of the events, without framing."""
     aside: bool = False
     """Whether other events of the channel may overtake it: it is reliable because it is large, and they are not."""
+    origin: int = 0
+    """The origin hash of its events, as a log has them; 0 for that of this node at the moment of sending."""
 
 
 class Publication:
@@ -203,7 +206,8 @@ class Publications(Service):
         self._peers = context.peers
         self._counters = context.counters
         self._wall = context.wall
-        self._origin_hash = context.identity.origin_hash
+        self._identity = context.identity
+        self._heir_id = context.revocations.heir_id
         self._subnet_id = context.settings.subnet
         self._max_payload = context.settings.max_payload
         self._body_bytes = streams.body_bytes
@@ -253,14 +257,15 @@ class Publications(Service):
         if longest <= MAX_EVENT:
             packed = equalize(encode_frames(offsets, data, max_payload=self._max_payload))
             plan = self._planner.plan(channel, config, now, packets=max(len(packed), 1))
-            return Prepared(plan, config, (packed,), events, nbytes)
+            return Prepared(plan, config, (packed,), events, nbytes, origin=self._identity.origin_hash)
         sure = self._planner.carry_large(channel, config, longest)
         pieces = tuple(self._pieces(np.asarray(offsets, np.int64), data))
         packets = sum(
             len(piece) if isinstance(piece, Packed) else parts_of(len(piece), self._body_bytes) for piece in pieces
         )
         plan = self._planner.plan(channel, sure, now, packets=packets)
-        return Prepared(plan, config, pieces, events, nbytes, aside=sure is not config)
+        origin = self._identity.origin_hash
+        return Prepared(plan, config, pieces, events, nbytes, aside=sure is not config, origin=origin)
 
     def _pieces(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> Iterator[Packed | NDArray[np.uint8]]:
         """Yield large events as they are, and what is between them packed."""
@@ -368,7 +373,7 @@ class Publications(Service):
     def _aim(self, outlet: _Outlet, plan: PublishPlan) -> None:
         """Send along a plan from now on: make what its events share."""
         outlet.plan = plan
-        outlet.header = plan.header(origin_hash=self._origin_hash, subnet_id=self._subnet_id, hop_ttl=HOP_TTL)
+        outlet.header = plan.header(origin_hash=self._identity.origin_hash, subnet_id=self._subnet_id, hop_ttl=HOP_TTL)
         outlet.report = PublishReport(len(plan.legs), len(plan.legs), (), plan.filtered)
 
     def _send_slowly(
@@ -391,6 +396,9 @@ class Publications(Service):
         if outlet.plan is not prepared.plan:
             self._aim(outlet, prepared.plan)
         header = outlet.header
+        if prepared.origin not in {0, header.origin_hash}:
+            # This node got another key after the events were written to its log: both must say the same.
+            header = msgspec.structs.replace(header, origin_hash=prepared.origin)
         for piece in prepared.pieces:
             if isinstance(piece, Packed):
                 loads.append(Load(header, Packed(piece.data, piece.bounds, piece.counts, stamp), number))
@@ -402,6 +410,11 @@ class Publications(Service):
         publication = Publication(prepared, loads)
         self._run(publication, now, out)
         return publication
+
+    def became(self, old: int, now: float, out: Output) -> None:
+        """Mark events as those of the new key from now on."""
+        for known in self._outlets.items():
+            known[1].plan = None
 
     def next_timer(self) -> float | None:
         """Return 0 if `finish` has work to do, otherwise None."""
@@ -425,7 +438,7 @@ class Publications(Service):
             publication.end()
 
     def _start(self, publication: Publication, node_id: int, now: float, out: Output) -> None:
-        peer = self._peers.get(node_id)
+        peer = self._peers.get(node_id) or self._peers.get(self._heir_id(node_id))
         if peer is None:
             self._end(publication, node_id, PeerError(PeerFault.UNKNOWN, node_id))
             return

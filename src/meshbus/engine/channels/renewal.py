@@ -64,7 +64,7 @@ class Renewals:
 
     def hold(self, token: PermissionToken, now: float) -> None:
         """Renew a token of this node before it expires, if its issuer allows that."""
-        if token.is_renewable and token.subject == self._identity.entity_id:
+        if token.is_renewable and self._tokens.names(token, self._identity.entity_id):
             self._held[token.nonce] = token
             self._due.set(token.nonce, self._renew_at(token, now))
 
@@ -149,7 +149,7 @@ class Renewals:
         unix = self._unix(now)
         if self._limit_s is None:
             return Refusal.OFF
-        if token.issuer not in self._issuers or token.subject != peer.claims.entity_id:
+        if token.issuer not in self._issuers or not self._tokens.names(token, peer.claims.entity_id):
             return Refusal.FOREIGN
         if not token.is_renewable:
             return Refusal.NOT_RENEWABLE
@@ -168,7 +168,7 @@ class Renewals:
 
     def on_present(self, peer: Peer, token: PermissionToken, now: float) -> bool:
         """Replace a token that is kept for a peer by one that follows it; return whether that changed anything."""
-        if token.subject != peer.claims.holder:
+        if not self._tokens.names(token, peer.claims.holder):
             self._counters.count(Reason.TOKEN_WRONG_SUBJECT)
             return False
         if not peer.work.afford(SIGN_US, now):

@@ -32,6 +32,7 @@ from meshbus.engine.base.notices import (
     RequestFault,
 )
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.renaming import add_up, move_due_pairs, move_pairs
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
 from meshbus.errors import DeliveryError, LocalProtocolError, PeerError, PeerFault, RemoteProtocolError
@@ -211,6 +212,12 @@ class Requester:
             if question.node_id == node_id:
                 self._fail(request, question, RequestFault.PEER_GONE, out)
 
+    def renamed(self, old: int, new: int) -> None:
+        """Expect the replies of a peer under its new id."""
+        for request, question in self._pending.items():
+            if question.node_id == old:
+                self._pending[request] = msgspec.structs.replace(question, node_id=new)
+
     def next_timer(self) -> float | None:
         """Return the earliest deadline of a request, or None."""
         return self._deadlines.next()
@@ -251,6 +258,7 @@ class Responder:
 
     def __init__(self, context: Context, send: SendReliable, may_request: MayRequest, limit_of: LimitOf) -> None:
         self._peers = context.peers
+        self._heir_id = context.revocations.heir_id
         self._counters = context.counters
         self._send = send
         self._may_request = may_request
@@ -315,7 +323,7 @@ class Responder:
         Raises LocalProtocolError if the reply is too large for the channel or the peer, and DeliveryError if the stream is
         full. In both cases the request stays open.
         """
-        asked = self._asked.get((node_id, request))
+        asked = self._asked.get((self._heir_id(node_id), request))
         if asked is not None:
             _check_size("reply", payload, asked[0], self._limit_of)
         return self._finish(node_id, Reply(req=request, last=last, payload=payload), now, out)
@@ -331,6 +339,13 @@ class Responder:
         for key in [key for key in self._open if key[0] == node_id]:
             self._close(key)
             out.control.append(RequestEnded(*key, reason))
+
+    def renamed(self, old: int, new: int) -> None:
+        """Reply to the requests of a peer under its new id."""
+        move_due_pairs(self._open, old, new)
+        move_pairs(self._asked, old, new)
+        add_up(self._per_peer, old, new)
+        add_up(self._bytes, old, new)
 
     def next_timer(self) -> float | None:
         """Return the earliest deadline of an open request, or None."""
@@ -369,6 +384,7 @@ class Responder:
         return None
 
     def _finish(self, node_id: int, reply: Reply, now: float, out: Output) -> bool:
+        node_id = self._heir_id(node_id)
         key, peer = (node_id, reply.req), self._peers.get(node_id)
         if key not in self._open or peer is None or not peer.uses(Subprotocol.REQUEST):
             self._counters.count(Reason.ANSWER_LATE)
@@ -424,6 +440,11 @@ class Requests(Service):
         """End all requests to and from a peer that failed or is gone."""
         self.requester.peer_gone(down.node_id, out)
         self.responder.peer_gone(down.node_id, out)
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Continue the requests to and from a peer that has another id."""
+        self.requester.renamed(old, new)
+        self.responder.renamed(old, new)
 
     def revoked(self, record: Revocation, now: float, out: Output) -> None:
         """End the open requests of a peer that may not send any more."""

@@ -79,6 +79,15 @@ class SubscriberRoster:
         self._move(channel, node_id, _mode(requests), None)
         return True
 
+    def rename(self, old: int, new: int) -> list[ChannelName]:
+        """Keep the place of a subscriber that goes on under another id in its channels, and return these."""
+        channels = self._peers.pop(old, {})
+        for channel, requests in channels.items():
+            self._move(channel, old, _mode(requests), None)
+            for request, group in requests.items():
+                self.add(channel, new, group, request=request)
+        return list(channels)
+
     def remove_peer(self, node_id: int) -> list[ChannelName]:
         """Remove a peer from all channels, and return those that it was in."""
         channels = self.channels_of(node_id)

@@ -42,7 +42,7 @@ class Rotation(Service):
     """Proofs of the mesh key, and messages about tokens."""
 
     def __init__(self, context: Context) -> None:
-        self._node_id = context.identity.node_id
+        self._identity = context.identity
         self._keys = context.mesh_keys
         self._peers = context.peers
         self._counters = context.counters
@@ -91,7 +91,7 @@ class Rotation(Service):
 
     def _on_proof(self, peer: Peer, shown: KeyProof, now: float, out: Output) -> None:
         link = peer.link
-        if not proves_key(shown.proof, self._keys.current, link.handshake_hash, peer.node_id, self._node_id):
+        if not proves_key(shown.proof, self._keys.current, link.handshake_hash, peer.node_id, self._identity.node_id):
             self._counters.count(Reason.ROTATION_UNKNOWN_KEY)
         else:
             link.mesh_key = self._keys.current
@@ -104,7 +104,7 @@ class Rotation(Service):
             self._send(peer, KeyProof(self._own_proof(peer)), now, out)
 
     def _own_proof(self, peer: Peer) -> bytes:
-        return prove_key(self._keys.current, peer.link.handshake_hash, self._node_id, peer.node_id)
+        return prove_key(self._keys.current, peer.link.handshake_hash, self._identity.node_id, peer.node_id)
 
     def _send(self, peer: Peer, message: RotationMessage, now: float, out: Output) -> None:
         """Send a message to a peer that takes it; others get none."""

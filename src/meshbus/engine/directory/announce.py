@@ -170,6 +170,14 @@ class Announcer(Service):
         for delay in REPEATS_S:
             heappush(self._repeats, (now + delay, peer.node_id, peer.link.session_id))
 
+    def became(self, old: int, now: float, out: Output) -> None:
+        """Announce this node under its new key, to each peer several times: it may learn of the key a moment later."""
+        self._index.remove(old)
+        if self.current is not None:
+            self._issue(self._content, self._nat, now)
+            for peer in self._peers:
+                self.peer_up(peer, now, out)
+
     def surpass(self, version: int, now: float, out: Output) -> None:
         """Announce above a version of this node that peers still hold from before a restart.
 

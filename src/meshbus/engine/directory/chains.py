@@ -36,7 +36,7 @@ class Chains(Service):
     """The chains that this node announces, and the nodes that announced theirs."""
 
     def __init__(self, context: Context, announcer: Announcer, distance: Distance = lambda _node_id: None) -> None:
-        self._own = context.identity.node_id
+        self._identity = context.identity
         self._index = context.index
         self._counters = context.counters
         self._announcer = announcer
@@ -60,5 +60,5 @@ class Chains(Service):
     def find_chain_holders(self, origin_hash: int, now: float) -> list[int]:
         """Return the nodes that hold a chain: this node, then the nearest first, then those of unknown distance."""
         # What is known of this node is what it will announce, not what it has announced.
-        others = [node_id for node_id in self._index.holders(origin_hash, now) if node_id != self._own]
-        return [self._own] * (origin_hash in self._held) + nearest_first(others, self._distance)
+        others = [node_id for node_id in self._index.holders(origin_hash, now) if node_id != self._identity.node_id]
+        return [self._identity.node_id] * (origin_hash in self._held) + nearest_first(others, self._distance)

@@ -35,6 +35,7 @@ import msgspec
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.notices import Announced, PeerFailed, PeerGone
 from meshbus.engine.base.packets import Address, Output, host_of
+from meshbus.engine.base.renaming import move, move_kept
 from meshbus.engine.directory.announce import Announcer
 from meshbus.engine.session.budget import Rates
 from meshbus.engine.session.peer import Peer, PeerClaims
@@ -281,6 +282,13 @@ class Directory(Service):
             recent = self._recent.get(origin)
             if recent is not None and recent.time >= begun_at and peer.node_id not in {origin, recent.sender}:
                 peer.send_message(Subprotocol.CAPABILITY, recent.message, out)
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Know a node under its new id; its announcement follows."""
+        move(self._claims_versions, old, new)
+        move_kept(self._rates, old, new)
+        self._pins.pop(old)
+        self._index.rename(old, new, now)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """Drop the claims of a peer that failed or is gone; it must announce a new version (policy.md §5.1)."""

@@ -21,6 +21,7 @@ import msgspec
 
 from meshbus.engine.base.notices import PeerFailed, PeerGone, PolicyArrived
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.renaming import move
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.streams import Streams
@@ -122,6 +123,13 @@ class FleetPolicy(Service):
     def recovered(self, peer: Peer, now: float, out: Output) -> None:
         """Offer what is held here to a neighbor that was away: it may have missed a change."""
         self._offer(peer, now, out)
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Continue to fetch from a neighbor that has another id."""
+        move(self._offers, old, new)
+        move(self._barred, old, new)
+        if self._fetching is not None and self._fetching.node_id == old:
+            self._fetching.node_id = new
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """Ask another neighbor for what was fetched from this one."""

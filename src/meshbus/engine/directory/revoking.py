@@ -21,12 +21,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import inf
 
-from meshbus.engine.base.notices import DownReason, PeerFailed, PeerGone, RevocationTaken
+from meshbus.engine.base.notices import DownReason, NodeRenamed, PeerFailed, PeerGone, RevocationTaken
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.renaming import move
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.streams import Streams
 from meshbus.errors import AuthError, AuthFault, Backpressure, LocalProtocolError, RemoteProtocolError
+from meshbus.names.identity import Identity, derive_node_id
 from meshbus.policy.reason import Reason
 from meshbus.policy.revocations import MAX_REVOCATIONS, is_over
 from meshbus.wire.constants import Subprotocol
@@ -66,7 +68,7 @@ class Revoking(Service):
     """The revocations of the fleet at one node."""
 
     def __init__(self, context: Context) -> None:
-        self._node_id = context.identity.node_id
+        self._identity = context.identity
         self._issuers = frozenset(context.settings.policy_issuers)
         self._peers = context.peers
         self._services = context.services
@@ -74,7 +76,7 @@ class Revoking(Service):
         self._wall = context.wall
         self._streams = context.services[Streams]
         self._revocations = context.revocations
-        self._offered = {record.id: record for record in context.revocations if record.issuer in self._issuers}
+        self._offered = {record.id: record for record in context.revocations if self._is_ours(record)}
         """What is passed on, by id."""
         self._digests: tuple[bytes, ...] | None = None
         """Of what is offered; None if they must be computed again."""
@@ -90,7 +92,7 @@ class Revoking(Service):
 
         Raises AuthError if no issuer of the fleet signed it, and LocalProtocolError if there is no room or it is of no use.
         """
-        if record.issuer not in self._issuers:
+        if not self._is_ours(record):
             raise AuthError(
                 AuthFault.NOT_AUTHORIZED,
                 f"{record.issuer.hex()} is none of the policy_issuers of this node; sign with one of theirs",
@@ -211,21 +213,26 @@ class Revoking(Service):
         """Return why a record of a neighbor is not taken, or None."""
         if record.id in self._offered:
             return Reason.REVOCATION_KNOWN
-        if record.issuer not in self._issuers:
+        if not self._is_ours(record):
             return Reason.REVOCATION_ISSUER
         if is_over(record, self._unix(now)):
             return Reason.REVOCATION_OVER
         if not self._has_room(record):
             return Reason.REVOCATION_FULL
         # The signature comes last: it is what costs time.
-        if not peer.work.afford(VERIFY_US, now):
+        if not peer.work.afford(VERIFY_US * len(record.signers), now):
             return Reason.PEER_SHARE
         return None if record.verify() else Reason.REVOCATION_SIGNATURE
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────
 
+    def _is_ours(self, record: Revocation) -> bool:
+        """Return whether the issuer of a record may decide for this node; without issuers, a key decides to be succeeded."""
+        return record.issuer in self._issuers or (record.heir is not None and not self._issuers)
+
     def _has_room(self, record: Revocation) -> bool:
-        return record.id in self._revocations or not self._revocations.full
+        held = self._revocations
+        return record.id in held or not (held.full if record.issuer in self._issuers else held.crowded)
 
     def _take(self, record: Revocation) -> None:
         self._revocations.add(record)
@@ -239,7 +246,9 @@ class Revoking(Service):
             self._pass_on(peer, taken, now, out)
         for record, source in taken:
             node_id = record.node_id
-            if record.what is Revoked.NODE and node_id != self._node_id:
+            if record.heir is not None and node_id != self._identity.node_id:
+                self._rename(record.subject, now, out)
+            elif record.what is Revoked.NODE and node_id != self._identity.node_id:
                 self._cut(node_id, now, out)
             subject = self._peers.get(node_id)
             if subject is not None:
@@ -257,6 +266,32 @@ class Revoking(Service):
         for record, source in taken:
             if source != peer.node_id:
                 self._send(peer, Record(record), now, out)
+
+    def _rename(self, subject: bytes, now: float, out: Output) -> None:
+        """Continue with the heir of a key in its place; cut the old key where that cannot be."""
+        old, heir = derive_node_id(subject), self._revocations.heir_of(subject)
+        new = old if heir is None else derive_node_id(heir)
+        peer = self._peers.get(old)
+        # Without keys that only the two nodes have, anybody with the mesh key could be the peer.
+        in_place = peer is not None and peer.link.epoch > 0 and self._peers.get(new) is None and new != old
+        if in_place and new != self._identity.node_id and new not in self._revocations.nodes:
+            self._peers.rename(old, new)
+        else:
+            self._cut(old, now, out)
+        if new != old:
+            self._services.renamed(old, new, now, out)
+            out.control.append(NodeRenamed(old, new))
+
+    def succeed(self, identity: Identity, record: Revocation, now: float, out: Output) -> None:
+        """Continue under another key: hand out the record, and use the key from then on. Raises as `revoke` does."""
+        old = self._identity.node_id
+        self.revoke(record, now, out)
+        self._identity.become(identity)
+        self._services.became(old, now, out)
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Ask a neighbor again that has another id."""
+        move(self._behind, old, new)
 
     def _cut(self, node_id: int, now: float, out: Output) -> None:
         if self._peers.remove(node_id) is not None:

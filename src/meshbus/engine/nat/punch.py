@@ -101,7 +101,7 @@ class Punches:
         """Called when a requested introduction arrived, with the node and the time until which to wait."""
         self.opened: Opened = lambda _node_id, _address, _now, _out: None
         """Called when a keep-alive arrived, here or at the other node."""
-        self._node_id = context.identity.node_id
+        self._identity = context.identity
         self._peers = context.peers
         self._counters = context.counters
         self._wall = context.wall
@@ -162,7 +162,7 @@ class Punches:
         self._counters.add("punch", "heard")
         coordinator = self._peers.get(punch.coordinator)
         if coordinator is not None:
-            ack = PunchAck(from_peer=self._node_id, to_peer=keepalive.node_id)
+            ack = PunchAck(from_peer=self._identity.node_id, to_peer=keepalive.node_id)
             coordinator.send_message(Subprotocol.RENDEZVOUS, encode_rendezvous(ack), out)
         self.opened(keepalive.node_id, seen, now, out)
 
@@ -172,7 +172,7 @@ class Punches:
 
     def tick(self, now: float, out: Output) -> None:
         """Send the keep-alives that are due, and end introductions that are over."""
-        datagram = pack_keepalive(Keepalive(node_id=self._node_id))
+        datagram = pack_keepalive(Keepalive(node_id=self._identity.node_id))
         for node_id, punch in list(self._punches.items()):
             for _ in range(punch.take_due(now)):
                 out.send(punch.address, datagram)
@@ -182,7 +182,7 @@ class Punches:
     def _refusal(self, coordinator: Peer, message: PunchIntroduce, now: float) -> Reason | None:
         """Return the reason to refuse an introduction, or None."""
         home, asked = coordinator.link.home, self._asked.get(message.peer)
-        if message.peer in {0, self._node_id, coordinator.node_id}:
+        if message.peer in {0, self._identity.node_id, coordinator.node_id}:
             return Reason.REFUSE_PUNCH_TARGET
         if home is None:
             return Reason.REFUSE_PUNCH_NO_SESSION

@@ -111,7 +111,7 @@ class Rendezvous(Service):
     def __init__(self, context: Context) -> None:
         self.addresses = AnnouncedAddresses(context.counters)
         self.punches = Punches(context)
-        self._node_id = context.identity.node_id
+        self._identity = context.identity
         self._peers = context.peers
         self._counters = context.counters
         self._wall = context.wall
@@ -152,7 +152,7 @@ class Rendezvous(Service):
                 self._coordinate(peer, heard, now, out)
             case PunchIntroduce():
                 self.punches.introduce(peer, heard, now)
-            case PunchAck(to_peer=self._node_id):
+            case PunchAck(to_peer=self._identity.node_id):
                 self.punches.acknowledge(peer, heard, now, out)
             case PunchAck():
                 self._pass_on(peer, heard, now, out)
@@ -203,7 +203,7 @@ class Rendezvous(Service):
         # First, so that invalid requests use up the rate too.
         if not (self._rates.take(asking.node_id, now) and self._total.take(1, now)):
             return Reason.REFUSE_INTRODUCTION_RATE
-        if request.target in {0, self._node_id, asking.node_id}:
+        if request.target in {0, self._identity.node_id, asking.node_id}:
             return Reason.REFUSE_INTRODUCTION_TARGET
         home = asking.link.home
         if home is None or wanted is None or wanted.link.home is None:

@@ -28,6 +28,7 @@ from meshbus.engine.base.runscan import Run, scan
 from meshbus.engine.routes.tap import Arrival, Tap
 from meshbus.engine.session.peer import Peer, PeerTable
 from meshbus.errors import Fault, MalformedPacket, RemoteProtocolError, Replayed, UnknownVersion
+from meshbus.names.identity import Identity
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, ROUTE_MAGIC, Flags
 from meshbus.wire.datagram import DatagramKind, classify
@@ -119,8 +120,8 @@ class Receiver(Protocol):
 class Intake:
     """Parses, opens and sorts the datagrams of one node."""
 
-    def __init__(self, node_id: int, peers: PeerTable, counters: Counters, receiver: Receiver, tap: Tap) -> None:
-        self._node_id = node_id
+    def __init__(self, identity: Identity, peers: PeerTable, counters: Counters, receiver: Receiver, tap: Tap) -> None:
+        self._identity = identity
         self._peers = peers
         self._counters = counters
         self._receiver = receiver
@@ -211,7 +212,7 @@ class Intake:
         # `routed_stretch` returns a positive count for packets for other nodes and a negative one for ours.
         source, last = _run_at(batch, first)
         data, starts, lengths = batch.data, batch.starts, batch.lengths
-        count = routed_stretch(data, starts, lengths, first, last, self._node_id)
+        count = routed_stretch(data, starts, lengths, first, last, self._identity.node_id)
         if abs(count) * RUN_SHARE < len(batch) - first:
             return 0
         if count > 0:
@@ -223,7 +224,7 @@ class Intake:
     def _receive_routed_batch(self, batch: PacketBatch, rows: NDArray[np.intp], now: float, out: Output) -> None:
         """Handle routed packets that are spread over a batch, for other nodes or for us."""
         starts, lengths = batch.starts[rows], batch.lengths[rows]
-        mine = read_routes(batch.data, starts)["dest_id"] == self._node_id
+        mine = read_routes(batch.data, starts)["dest_id"] == self._identity.node_id
         if mine.any():
             self._receive_relayed(batch, rows[mine], now, out)
             rows, starts, lengths = rows[~mine], starts[~mine], lengths[~mine]
@@ -338,7 +339,7 @@ class Intake:
                 self._counters.count(Reason.UNREADABLE)
 
     def _receive_routed(self, source: Address, datagram: memoryview, now: float, out: Output) -> None:
-        if destination_of(datagram) != self._node_id:
+        if destination_of(datagram) != self._identity.node_id:
             data = np.frombuffer(datagram, _U8)
             lengths = np.full(1, len(datagram), _I64)
             self._receiver.on_transit(source, data, _AT_ZERO, lengths, 0, 1, now, out)

@@ -96,7 +96,7 @@ class Forwarder:
         """Start with an empty queue."""
         self.queue: FairQueue[tuple[Address, bytes]] = FairQueue()
         """Packets that wait while the socket is full."""
-        self._routing_id = routing_id(context.identity.node_id)
+        self._identity = context.identity
         self._peers = context.peers
         self._table = table
         self._boundary = boundary
@@ -263,7 +263,7 @@ class Forwarder:
         # docs/decisions/0013: forwarding for anyone would make the node an open relay.
         if not self._open and self._peers.by_address(source) is None:
             return Reason.STRANGER.code
-        if sender == self._routing_id:
+        if sender == routing_id(self._identity.node_id):
             return Reason.OWN.code
         if hop is None:
             return Reason.NO_ROUTE.code

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from meshbus.engine.base.notices import PeerFailed, PeerGone
 from meshbus.engine.base.packets import Address, Output
+from meshbus.engine.base.renaming import move
 from meshbus.engine.routes.boundary import Boundary
 from meshbus.engine.routes.forward import Forwarder
 from meshbus.engine.routes.pingwaves import Pingwaves
@@ -38,7 +39,8 @@ class Mesh(Service):
     def __init__(self, context: Context, handshakes: Handshakes) -> None:
         """Start without routes; running handshakes are redirected when the route to their node changes."""
         liveness = context.settings.liveness
-        self._node_id = context.identity.node_id
+        self._identity = context.identity
+        self._revocations = context.revocations
         self._peers = context.peers
         self._handshakes = handshakes
         self._counters = context.counters
@@ -56,7 +58,7 @@ class Mesh(Service):
             ),
             changed=self._route_changed,
         )
-        self.graph = ProximityGraph(self._node_id)
+        self.graph = ProximityGraph(self._identity.node_id)
         self.pingwaves = Pingwaves(context, self.table, self.graph)
         self.reroute = ReroutePolicy(self.table, self.graph, self._peers, self._counters)
         self.forwarder = Forwarder(context, self.table, self.boundary, self.tap)
@@ -105,7 +107,7 @@ class Mesh(Service):
     def announced(self, peer: Peer, heard: Announcement, now: float) -> None:
         """Learn a route from a forwarded announcement (mesh.md §9), and the entity from a signed one."""
         # mesh.md §9: only a forwarded announcement is a route; a relayed peer is not a next hop.
-        if heard.hop_count and peer.link.home is not None and heard.node_id != self._node_id:
+        if heard.hop_count and peer.link.home is not None and heard.node_id != self._identity.node_id:
             self.table.learn(heard.node_id, peer.link.home, heard.hop_count + LEARNED_METRIC, now)
         if heard.signature is not None:
             self.boundary.heard(heard.node_id, heard.entity_id, now)
@@ -117,6 +119,23 @@ class Mesh(Service):
     def tokens_changed(self, now: float, out: Output) -> None:
         """Check all publishers in the gateway again."""
         self.boundary.recheck(now)
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Keep the ways to a node that goes on under another id, and let gateways know whose events are its own."""
+        move(self._homes, old, new)
+        self.graph.rename(old, new)
+        self.reroute.rename(old, new)
+        self.table.rename(old, new)
+        entity_id = self._revocations.key_of(new)
+        if entity_id is not None:
+            self.boundary.heard(new, entity_id, now)
+
+    def became(self, old: int, now: float, out: Output) -> None:
+        """Name this node by its new id in what is sent through relays."""
+        self.graph.rename(old, self._identity.node_id)
+        for peer in self._peers:
+            if peer.link.route:
+                self._route_changed(peer.node_id, peer.link.address)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """Move the routes away from a neighbor that failed or was removed."""
@@ -166,5 +185,5 @@ class Mesh(Service):
         if link.home is not None and (hop is None or same_place(hop, link.home)):
             link.follow(link.home, None)
         elif hop is not None:
-            route = RouteHeader(ttl=self._liveness.routed_ttl, src_id=routing_id(self._node_id), dest_id=dest)
+            route = RouteHeader(ttl=self._liveness.routed_ttl, src_id=routing_id(self._identity.node_id), dest_id=dest)
             link.follow(hop, route)

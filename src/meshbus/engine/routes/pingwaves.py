@@ -73,7 +73,7 @@ class Pingwaves:
     """The receiving side of pingwaves."""
 
     def __init__(self, context: Context, table: RoutingTable, graph: ProximityGraph) -> None:
-        self._node_id = context.identity.node_id
+        self._identity = context.identity
         self._peers = context.peers
         self._table = table
         self._graph = graph
@@ -117,7 +117,7 @@ class Pingwaves:
 
     def _distrust(self, wave: Pingwave, sender: Peer | None, now: float) -> Reason | None:
         """Return the reason to drop a pingwave, or None."""
-        if wave.node_id == self._node_id:
+        if wave.node_id == self._identity.node_id:
             return Reason.PINGWAVE_OWN
         if wave.hop_count >= MAX_HOPS:
             return Reason.PINGWAVE_HOPS

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from meshbus.engine.base.packets import Address
+from meshbus.engine.base.renaming import move
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.pingwave import Health, Pingwave
@@ -158,6 +159,18 @@ class ProximityGraph:
         if sender != wave.node_id:
             self._connect(sender, wave.node_id, sample_us, now)
         return True
+
+    def rename(self, old: int, new: int) -> None:
+        """Keep what is known about a node that goes on under another id; it may be this node itself."""
+        self._self = new if self._self == old else self._self
+        node = self._nodes.pop(old, None)
+        if node is not None and new not in self._nodes:
+            node.node_id = new
+            self._nodes[new] = node
+        move(self._edges, old, new)
+        for edges in self._edges.values():
+            move(edges, old, new)
+        self._edge_count = sum(map(len, self._edges.values()))
 
     def path_to(self, dest: int, *, avoid: int | None = None) -> list[int]:
         """Return the nodes on a path with the fewest hops, including the destination; empty if there is none.

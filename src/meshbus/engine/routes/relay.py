@@ -33,7 +33,7 @@ class HandshakeRelay(Service):
     def __init__(self, context: Context, table: RoutingTable, handshakes: Handshakes) -> None:
         """Register as the carrier of this node's handshake messages."""
         self._context = context
-        self._node_id = context.identity.node_id
+        self._identity = context.identity
         self._peers = context.peers
         self._table = table
         self._counters = context.counters
@@ -55,7 +55,7 @@ class HandshakeRelay(Service):
         except RemoteProtocolError:
             self._counters.count(Reason.RELAY_MALFORMED)
             return
-        if relayed.dest_id == self._node_id:
+        if relayed.dest_id == self._identity.node_id:
             self._take(peer, relayed, now, out)
         # A peer may only speak for itself: else it could start handshakes in the name of others.
         elif relayed.src_id != peer.node_id:

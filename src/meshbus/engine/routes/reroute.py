@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Address
+from meshbus.engine.base.renaming import move
 from meshbus.engine.routes.proximity import ProximityGraph
 from meshbus.engine.routes.routing import MAX_ROUTES, RoutingTable
 from meshbus.engine.session.peer import Health, PeerTable
@@ -61,6 +62,11 @@ class ReroutePolicy:
             del self._saved[dest]
             self._table.choose(dest, hop, now)
         self._counters.add("route", "restored", len(restored))
+
+    def rename(self, old: int, new: int) -> None:
+        """Know a node that goes on under another id."""
+        move(self._saved, old, new)
+        self._saved = {dest: new if cause == old else cause for dest, cause in self._saved.items()}
 
     def forget(self, node_id: int) -> None:
         """Remove the moved routes of a neighbor that was removed."""

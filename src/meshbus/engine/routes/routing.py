@@ -153,6 +153,15 @@ class RoutingTable:
         self._trim(route)
         return True
 
+    def rename(self, old: int, new: int) -> None:
+        """Lead to a node that goes on under another id by the same ways."""
+        route = self._routes.pop(old, None)
+        if route is not None:
+            self._changed(old, None)
+            if new not in self._routes:
+                self._routes[new] = route
+                self._changed(new, route.hop)
+
     def confirm(self, dest: int, hop: Address, now: float) -> None:
         """Record that a known way works."""
         route = self._routes.get(dest)

@@ -47,6 +47,7 @@ from meshbus.errors import Fault, HandshakeError, HandshakeFault, MalformedPacke
 from meshbus.names.identity import routing_id
 from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.reason import Reason
+from meshbus.policy.revocations import EVERYTHING
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
 from meshbus.wire.handshake import (
     decode_handshake,
@@ -56,7 +57,7 @@ from meshbus.wire.handshake import (
 )
 from meshbus.wire.header import Buffer, unpack_header
 from meshbus.wire.keys import Role, SessionKeys, derive_keys
-from meshbus.wire.messages.revocation import Revocation, Revoked
+from meshbus.wire.messages.revocation import Revocation
 from meshbus.wire.noise import KEY_BYTES, MIN_MESSAGE_BYTES, Responder, derive_public_key, prologue
 from meshbus.wire.route import RouteHeader
 
@@ -102,7 +103,6 @@ class Handshakes(Service):
         At that point the node id is only a claim: an allow list does not stop a holder of the mesh key who lies.
         """
         settings = context.settings
-        self.node_id = context.identity.node_id
         self.public_key = derive_public_key(context.static_private_key)
         self.carry: Carry = carry_routed
         """Sends handshake messages to a node id; the handshake relay (routes/relay.py) replaces it."""
@@ -123,6 +123,11 @@ class Handshakes(Service):
         )
         self._ephemerals: BoundedMap[bytes, None] = BoundedMap(MAX_EPHEMERALS, self._counters.forgetting("ephemerals"))
         self._budget = HandshakeBudget(self._counters)
+
+    @property
+    def node_id(self) -> int:
+        """The id of this node."""
+        return self._context.identity.node_id
 
     # ── requests of the application ─────────────────────────────────────────────────────────
 
@@ -153,7 +158,7 @@ class Handshakes(Service):
         """
         self._check_id(node_id)
         if node_id in self._context.revocations.nodes:
-            raise HandshakeError(HandshakeFault.REFUSED, _revoked(node_id))
+            raise HandshakeError(HandshakeFault.REFUSED, self._why_refused(node_id))
         target = Target(node_id, address, public_key, routed, straight, given_key)
         # transport.md §10.3: one attempt per routing id, because an answer names only that.
         key = routing_id(node_id)
@@ -191,6 +196,22 @@ class Handshakes(Service):
         """Use new mesh keys for what begins from now on."""
         for node_id, expected in self._expected.items():
             expected.responder = self._responder(node_id)
+
+    def became(self, old: int, now: float, out: Output) -> None:
+        """Begin sessions with the new key of this node; those that were begun with the old one do not come about."""
+        self._static = self._context.identity.noise_private_key
+        self.public_key = derive_public_key(self._static)
+        self.keys_changed()
+        for node_id in self.connecting:
+            self._end_attempt(node_id)
+            problem = "this node got another key meanwhile; try again"
+            out.control.append(HandshakeFailed(node_id, HandshakeFault.REFUSED, problem))
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Accept a node under its new id."""
+        expected = self._expected.pop(old, None)
+        if expected is not None and new != self.node_id:
+            self.accept(new, once=expected.once)
 
     def cancel_connect(self, node_id: int) -> bool:
         """Cancel the attempt to reach a node, and return whether there was one."""
@@ -343,8 +364,9 @@ class Handshakes(Service):
 
     def revoked(self, record: Revocation, now: float, out: Output) -> None:
         """End the attempt to reach a node that was revoked."""
-        if record.what is Revoked.NODE and self._end_attempt(record.node_id):
-            out.control.append(HandshakeFailed(record.node_id, HandshakeFault.REFUSED, _revoked(record.node_id)))
+        if record.what in EVERYTHING and self._end_attempt(record.node_id):
+            problem = self._why_refused(record.node_id)
+            out.control.append(HandshakeFailed(record.node_id, HandshakeFault.REFUSED, problem))
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """Remember the address of a peer that proved itself: it will come back from there."""
@@ -509,6 +531,14 @@ class Handshakes(Service):
 
     # ── small parts ─────────────────────────────────────────────────────────────────────────
 
+    def _why_refused(self, node_id: int) -> str:
+        """Return why there is no session with a node whose key was revoked."""
+        revocations = self._context.revocations
+        heir = revocations.key_of(revocations.heir_id(node_id))
+        if heir is not None and node_id != revocations.heir_id(node_id):
+            return f"the key of node {node_id:016x} was revoked, and {heir.hex()} succeeded it; connect with that key"
+        return f"the key of node {node_id:016x} was revoked; `meshbus revoke ls` shows by whom and why"
+
     def _check_id(self, node_id: int) -> None:
         if node_id in {0, self.node_id}:
             # transport.md §6: node id 0 is the sentinel for an unknown peer.
@@ -609,7 +639,3 @@ def _reason(error: RemoteProtocolError) -> Reason:
             return Reason.HANDSHAKE_UNKNOWN_VERSION
         case _:
             return Reason.HANDSHAKE_UNKNOWN_KIND
-
-
-def _revoked(node_id: int) -> str:
-    return f"the key of node {node_id:016x} was revoked; `meshbus revoke ls` shows by whom and why"

@@ -30,6 +30,7 @@ from __future__ import annotations
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.notices import DownReason, PeerFailed, PeerGone, PeerRecovered
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.renaming import move, move_due
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.peer import Health, Peer
 from meshbus.engine.session.presence import Presence
@@ -52,7 +53,7 @@ class Liveness(Service):
 
     def __init__(self, context: Context) -> None:
         """Schedule the first heartbeat one interval after the start, as 0.23 nodes do."""
-        self._node_id = context.identity.node_id
+        self._identity = context.identity
         self._peers = context.peers
         self._services = context.services
         self._wall = context.wall
@@ -83,6 +84,18 @@ class Liveness(Service):
         if recovered:
             out.control.append(PeerRecovered(peer.node_id))
         return recovered
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Expect the heartbeats of a peer under its new id."""
+        move(self._opening, old, new)
+        move_due(self._opening_due, old, new)
+
+    def became(self, old: int, now: float, out: Output) -> None:
+        """Send pingwaves, by which neighbors know the way to this node under its new id."""
+        wave = self.pingwave(now)
+        for peer in self._peers:
+            if peer.link.home is not None:
+                out.send(peer.link.home, wave)
 
     def next_timer(self) -> float:
         """Return when the next heartbeat is due."""
@@ -117,7 +130,9 @@ class Liveness(Service):
         timestamp_us = self._wall(now) // 1000
         self._seq = max(self._seq + 1, timestamp_us)
         ttl = self._config.radius - 1
-        return pack_pingwave(Pingwave(node_id=self._node_id, seq=self._seq, ttl=ttl, timestamp_us=timestamp_us))
+        return pack_pingwave(
+            Pingwave(node_id=self._identity.node_id, seq=self._seq, ttl=ttl, timestamp_us=timestamp_us)
+        )
 
     def _excuse(self, now: float) -> None:
         """Do not count the time in which this node itself did not run: what peers sent meanwhile is not read yet."""

@@ -24,6 +24,7 @@ from enum import StrEnum
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.notices import Negotiated, PeerFailed, PeerGone, PeerPlain
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.renaming import move, move_kept
 from meshbus.engine.session.peer import Peer, PeerClaims
 from meshbus.engine.session.service import Context, Service
 from meshbus.errors import RemoteProtocolError
@@ -99,7 +100,7 @@ class Negotiator(Service):
     """Negotiates with each peer which profile subprotocols may be used, and sets `peer.negotiated`."""
 
     def __init__(self, context: Context) -> None:
-        self._node_id = context.identity.node_id
+        self._identity = context.identity
         self._peers = context.peers
         self._registry = context.registry
         self._counters = context.counters
@@ -200,6 +201,12 @@ class Negotiator(Service):
             self._settle(peer, negotiation.theirs, out)
             if self._offers_to(peer):
                 self._send(peer, negotiation, now, out, first=True)
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Keep what was agreed with a peer that goes on under another id."""
+        for table in (self._profiles, self._negotiations, self._due, self._plain_at):
+            move(table, old, new)
+        move_kept(self._agreed_before, old, new)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """End the negotiation with a peer that is gone; one that failed may come back in the same session."""
@@ -323,7 +330,7 @@ class Negotiator(Service):
         return plain or not self._registry.is_handled(Subprotocol.NEGOTIATION)
 
     def _offers_to(self, peer: Peer) -> bool:
-        return self._node_id < peer.node_id
+        return self._identity.node_id < peer.node_id
 
 
 def _subprotocol_tags(claims: PeerClaims) -> frozenset[str]:

@@ -342,6 +342,19 @@ class PeerTable:
         for session_id in peer.link.forget_old():
             self._by_session.pop(session_id, None)
 
+    def rename(self, old: int, new: int) -> Peer | None:
+        """Move a peer that goes on under another key to its new id, and return it; None if there is no such peer.
+
+        The new id must not be that of a peer.
+        """
+        peer = self._by_id.pop(old, None)
+        if peer is not None:
+            self.version += 1
+            peer.node_id = new
+            self._by_id[new] = peer
+            self._host_of[new] = self._host_of.pop(old)
+        return peer
+
     def remove(self, node_id: int) -> Peer | None:
         """Remove a peer and its session, and return it, or None."""
         peer = self._by_id.pop(node_id, None)

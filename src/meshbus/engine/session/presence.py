@@ -18,6 +18,7 @@ from collections import deque
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.notices import DownReason, PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.renaming import move, move_due
 from meshbus.engine.session.peer import Peer, PeerClock
 from meshbus.engine.session.service import Context, Service
 from meshbus.errors import RemoteProtocolError
@@ -81,6 +82,11 @@ class Presence(Service):
         if peer.link.stamped:
             self._clocks[peer.node_id] = _ClockSamples()
             self._probe(peer, now, out)
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Continue to measure the clock of a peer that has another id."""
+        move(self._clocks, old, new)
+        move_due(self._due, old, new)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """Stop with a peer that is gone; one that failed is probed on, and its answers are samples again."""

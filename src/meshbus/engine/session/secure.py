@@ -21,8 +21,10 @@ reported, and data stays refused; the exchange is tried on. A plain 0.23 peer an
 
 from __future__ import annotations
 
+import msgspec
+
 from meshbus.engine.base.deadlines import Deadlines
-from meshbus.engine.base.notices import PeerFailed, PeerGone, PeerInsecure, PeerSecured
+from meshbus.engine.base.notices import DownReason, PeerFailed, PeerGone, PeerInsecure, PeerSecured
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.negotiate import Negotiator
@@ -75,9 +77,11 @@ class _Session:
         "link",
         "offering",
         "resend_at",
+        "resigning",
         "retire_at",
         "tries",
         "unconfirmed",
+        "unsigned_at",
     )
 
     def __init__(self, link: Link, now: float) -> None:
@@ -104,9 +108,13 @@ class _Session:
         """When to report that the session is not secure."""
         self.check_at: float | None = None
         """When to look whether the keys are worn."""
+        self.unsigned_at: float | None = None
+        """When the session ends unless the new key of the other node has signed it."""
+        self.resigning = False
+        """Whether one of the two nodes goes on under another key, which has not signed the session yet."""
 
     def due(self) -> float | None:
-        times = (self.resend_at, self.retire_at, self.close_at, self.insecure_at, self.check_at)
+        times = (self.resend_at, self.retire_at, self.close_at, self.insecure_at, self.check_at, self.unsigned_at)
         return min((time for time in times if time is not None), default=None)
 
 
@@ -116,6 +124,8 @@ class Secure(Service):
     def __init__(self, context: Context) -> None:
         self.pins = Pins(context.settings.secure.pins, lambda: context.counters.count(Reason.REFUSE_PINS_FULL))
         self._identity = context.identity
+        self._revocations = context.revocations
+        self._services = context.services
         self._entropy = context.entropy
         self._peers = context.peers
         self._counters = context.counters
@@ -160,6 +170,46 @@ class Secure(Service):
         if isinstance(down, PeerGone):
             self._sessions.pop(down.node_id, None)
             self._due.drop(down.node_id)
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Expect a node under its new key: it is pinned as it was, and an open session has to be signed by that key soon.
+
+        The old key is the proof of the session until then, as it was when the session began.
+        """
+        entity_id = self._revocations.key_of(new)
+        pinned = self.pins.forget(old)
+        if entity_id is not None and pinned:
+            self.pins.add(new, entity_id)
+        session, peer = self._sessions.pop(old, None), self._peers.get(new)
+        self._due.drop(old)
+        if session is None or peer is None or peer.link is not session.link or entity_id is None:
+            return
+        self._sessions[new] = session
+        if peer.claims.entity_id is not None:
+            peer.claims = msgspec.structs.replace(peer.claims, entity_id=entity_id)
+        session.entity_id = entity_id
+        session.unsigned_at = now + self._config.patience_s
+        self._exchange_again(peer, session, now, out)
+
+    def became(self, old: int, now: float, out: Output) -> None:
+        """Sign all sessions with the new key of this node."""
+        for peer in self._peers:
+            session = self._sessions.get(peer.node_id)
+            if session is not None and peer.link.epoch:
+                self._exchange_again(peer, session, now, out)
+
+    def _exchange_again(self, peer: Peer, session: _Session, now: float, out: Output) -> None:
+        """Replace the keys of a session at once; what was under way between the old keys of its nodes is void."""
+        session.offering = session.answered = None
+        session.resigning = True
+        if peer.link.role is Role.INITIATOR:
+            self._offer(peer, session, now, out)
+        self._schedule(peer.node_id, session)
+
+    def is_signed(self, node_id: int) -> bool:
+        """Return whether the session with a peer is secure, and signed by the present keys of both nodes."""
+        session = self._sessions.get(node_id)
+        return session is not None and session.chain.epoch > 0 and not session.resigning
 
     def forget(self, node_id: int) -> bool:
         """Remove the pin of a node, and return whether there was one; its present session may go on without it."""
@@ -270,7 +320,11 @@ class Secure(Service):
         session.chain, session.entity_id, session.keyed_at = agreement.chain, entity_id, now
         self._counters.add("secure", "established" if first else "rekeyed")
         session.check_at = now + CHECK_S if peer.link.role is Role.INITIATOR else None
+        session.unsigned_at = None
         if not first:
+            if session.resigning:
+                session.resigning = False
+                out.control.append(PeerSecured(peer.node_id, entity_id, pinned=False))
             return
         session.insecure_at = None
         session.close_at = now + OVERLAP_S
@@ -293,9 +347,18 @@ class Secure(Service):
             peer, session = self._peers.get(node_id), self._sessions.get(node_id)
             if peer is not None and session is not None:
                 self._advance(peer, session, now, out)
-                self._schedule(node_id, session)
+                if node_id in self._sessions:
+                    self._schedule(node_id, session)
 
     def _advance(self, peer: Peer, session: _Session, now: float, out: Output) -> None:
+        if _is_due(session.unsigned_at, now):
+            session.unsigned_at = None
+            self._counters.count(Reason.REFUSE_UNSIGNED)
+            self._peers.remove(peer.node_id)
+            down = PeerGone(peer.node_id, DownReason.REVOKED)
+            out.control.append(down)
+            self._services.peer_down(down, now, out)
+            return
         if _is_due(session.resend_at, now):
             self._repeat(peer, session, now, out)
         if _is_due(session.retire_at, now):

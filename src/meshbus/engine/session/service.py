@@ -30,7 +30,7 @@ from meshbus.engine.session.peer import Health, Peer, PeerTable
 from meshbus.engine.session.unproved import UnprovedPeers
 from meshbus.engine.session.work import DEFAULT_US, MessageWork
 from meshbus.engine.settings import EngineSettings, SecureMode
-from meshbus.names.identity import Entropy, Identity
+from meshbus.names.identity import Entropy, Identity, OwnIdentity
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import CapabilityIndex
 from meshbus.policy.reason import Reason
@@ -105,6 +105,12 @@ class Service:
     def revoked(self, record: Revocation, now: float, out: Output) -> None:
         """Handle a revocation that has just come into effect; `tokens_changed` follows."""
 
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Handle a node that goes on under another key, and thus id; a peer among the peers has its new id already."""
+
+    def became(self, old: int, now: float, out: Output) -> None:
+        """Handle that this node itself goes on under another key; `old` is the id that it had."""
+
     def closing(self, now: float, out: Output) -> None:
         """Send what peers must know before this node closes."""
 
@@ -135,6 +141,8 @@ class Row(NamedTuple):
     """Whether a 0.23 sender spends stream credit on its packets and expects grants for them (transport.md §14)."""
     optional: bool = False
     """Whether a node has it only if its settings say so (`EngineSettings.carries`); without it, the id is unknown."""
+    version: int = 1
+    """Major version that the manifest names; peers with another one do not use the subprotocol with this node."""
     unannounced: bool = False
     """Whether no tag of the announcement names it: peers find it in the manifest."""
     later: bool = False
@@ -174,7 +182,7 @@ class Context:
         static_private_key: bytes | None = None,
         counters: Counters | None = None,
     ) -> None:
-        self.identity = identity
+        self.identity = OwnIdentity(identity)
         self.static_private_key = identity.noise_private_key if static_private_key is None else static_private_key
         """The Noise static key of this node: the identity's own, unless another is given."""
         self.settings = settings
@@ -201,7 +209,7 @@ class Context:
         # Factories may read the registry and the table, so both are complete before the first service is created.
         for row in present:
             if row.id is not None and self._offers(row):
-                descriptor = SubprotocolDescriptor(id=row.id, name=row.name, version=SubprotocolVersion(1))
+                descriptor = SubprotocolDescriptor(id=row.id, name=row.name, version=SubprotocolVersion(row.version))
                 self.registry.register(descriptor, announced=not row.unannounced)
         self.work = MessageWork({row.id: row.cost_us for row in present if row.id is not None}, self.counters)
         self.services.table = tuple(present)
@@ -368,6 +376,16 @@ class Services:
         """Notify every service of a revocation."""
         for hook in self._hooks["revoked"]:
             hook(record, now, out)
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Notify every service of a node that goes on under another id."""
+        for hook in self._hooks["renamed"]:
+            hook(old, new, now, out)
+
+    def became(self, old: int, now: float, out: Output) -> None:
+        """Notify every service that this node goes on under another id."""
+        for hook in self._hooks["became"]:
+            hook(old, now, out)
 
     def closing(self, now: float, out: Output) -> None:
         """Call `closing` of every service, to send what peers must know before this node closes."""

@@ -58,6 +58,12 @@ class JoinedChannels:
             del self._streams[node_id]
         return True
 
+    def rename(self, old: int, new: int) -> None:
+        """Record that a publisher goes on under another id."""
+        if old in self._streams:
+            self._streams.setdefault(new, {}).update(self._streams.pop(old))
+            self.version += 1
+
     def channel_of(self, node_id: int, stream_id: int) -> ChannelName | None:  # hot: bench_stream
         """Return the channel of a publisher's stream, or None if this node did not subscribe to it."""
         streams = self._streams.get(node_id)

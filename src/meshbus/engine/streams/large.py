@@ -25,6 +25,7 @@ import numpy as np
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.notices import PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.renaming import add_up, move_due_pairs, move_pairs
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.reorder import Payloads
@@ -189,6 +190,13 @@ class Large(Service):
     def channels_configured(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
         """Use the limits of new channel configurations for the events that begin from now on."""
         self._registry = registry
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Continue to put together the events of a peer that has another id."""
+        move_pairs(self._unfinished, old, new)
+        move_due_pairs(self._due, old, new)
+        add_up(self._bytes, old, new)
+        add_up(self._events, old, new)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """Drop the unfinished events of a peer that was removed; one that failed may recover."""

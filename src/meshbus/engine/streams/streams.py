@@ -8,6 +8,7 @@ from __future__ import annotations
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.notices import PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.renaming import move, move_due
 from meshbus.engine.session.dialect import RANGES_TAG, Level
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
@@ -68,6 +69,12 @@ class Streams(Service):
         """Apply the negotiated set: reliable streams have a larger window than plain ones."""
         peer.widen(self._settings.window if peer.uses(Subprotocol.RELIABLE) else STREAM_WINDOW)
         self.traffic_of(peer).agreement_changed(now, out)
+
+    def renamed(self, old: int, new: int, now: float, out: Output) -> None:
+        """Continue the streams of a peer that goes on under another id."""
+        move(self._traffic, old, new)
+        move(self._touched, old, new)
+        move_due(self._due, old, new)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """End the traffic with a peer that was removed; one that failed may recover."""

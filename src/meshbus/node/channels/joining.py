@@ -15,6 +15,7 @@ from math import inf
 from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.base.notices import Acked, Control, Matched
 from meshbus.engine.base.packets import Output
+from meshbus.engine.base.renaming import move
 from meshbus.engine.core import Engine
 from meshbus.engine.session.negotiate import SETTLE_S
 from meshbus.engine.session.peer import Health, Peer
@@ -125,6 +126,15 @@ class Joiner:
         self.session_up(node_id)
         self.agreed(node_id)
 
+    def renamed(self, old: int, new: int) -> None:
+        """Continue with a publisher that has another id."""
+        move(self._unanswered, old, new)
+        self._interests = {
+            topic: [(new if node_id == old else node_id, request) for node_id, request in asked]
+            for topic, asked in self._interests.items()
+        }
+        self._subscribers.rename(old, new)
+
     def peer_gone(self, node_id: int) -> None:
         """Remove the answers of a peer; it is asked again when it is back."""
         self._unanswered.pop(node_id, None)
@@ -191,8 +201,8 @@ class Joiner:
 
     def _helping(self, spec: SubscriptionSpec) -> list[tuple[PermissionToken, ...]]:
         """Return the chains of this node that permit what a spec asks for; for a prefix, those that permit all of it."""
-        us = self._live.engine.identity.entity_id
-        mine = [chain for chain in self._tokens if chain[-1].subject == us]
+        engine = self._live.engine
+        mine = [chain for chain in self._tokens if engine.tokens.names(chain[-1], engine.identity.entity_id)]
         if not spec.is_prefix:
             return [chain for chain in mine if chain[-1].authorizes(Scope.SUBSCRIBE, ChannelName(spec.topic))]
         above = prefixes_of(spec.topic)

@@ -240,6 +240,8 @@ class ChannelPublisher:
             return live.act(release)
 
         try:
+            # Not as the log has it from its opening: this node may have got another key since then.
+            columns.setdefault("origin", prepared.origin)
             done = await self._finish(await log.append(offsets, data, send, **columns), live.waiting)
         except PartialDelivery as error:
             # The events exist: whoever publishes them again because of the error logs them twice.

@@ -14,6 +14,7 @@ from itertools import count
 import msgspec
 
 from meshbus.engine.base.batch import EventBatch
+from meshbus.engine.base.renaming import move_pairs
 from meshbus.names.channel import ChannelName
 from meshbus.node.channels.subscription import Subscription
 from meshbus.policy.bound import Bound, By
@@ -130,6 +131,15 @@ class Subscribers:
             if spec.topic not in seen and spec.asks(node_id):
                 seen.add(spec.topic)
                 yield spec
+
+    def rename(self, old: int, new: int) -> None:
+        """Ask a publisher that goes on under another id for what was asked of it before."""
+        for subscription, spec in self._specs.items():
+            subscription.rename(old, new)
+            if spec.publisher == old:
+                self._specs[subscription] = msgspec.structs.replace(spec, publisher=new)
+        move_pairs(self._holding, old, new)
+        self._changed()
 
     def hold(self, subscription: Subscription, batch: EventBatch) -> None:
         """Record that a subscription is full and holds the stream of a batch."""

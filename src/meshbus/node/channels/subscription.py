@@ -261,6 +261,15 @@ class Subscription:
         for key in [key for key in self._refusals if key[0] == node_id]:
             del self._refusals[key]
 
+    def rename(self, old: int, new: int) -> None:
+        """Record that a publisher goes on under another id."""
+        if old in self._publishers:
+            del self._publishers[old]
+            self._publishers[new] = None
+        for key in [key for key in self._refusals if key[0] == old]:
+            refusal = self._refusals.pop(key)
+            self._refusals[new, key[1]] = msgspec.structs.replace(refusal, node_id=new)
+
     def fail(self, error: Exception) -> None:
         """Raise an error to the reader after the events that wait; called by the node."""
         self._error = error

@@ -92,8 +92,8 @@ def _carried(config: NodeConfig) -> frozenset[int]:
     carried: frozenset[int] = frozenset() if config.daemons_dir is None else CARRIED
     if config.policy_issuers:
         carried |= {Subprotocol.POLICY, Subprotocol.REVOCATION}
-    # Secrets are proved and renewed in secure sessions only.
-    return carried if config.secure is SecureMode.OFF else carried | {Subprotocol.ROTATION}
+    # Secrets are proved and renewed, and keys succeeded, in secure sessions only.
+    return carried if config.secure is SecureMode.OFF else carried | {Subprotocol.ROTATION, Subprotocol.REVOCATION}
 
 
 def previous_key(mesh_key: MeshKey) -> PreviousKey | None:

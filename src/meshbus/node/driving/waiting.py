@@ -22,6 +22,7 @@ from meshbus.engine.base.notices import (
     Matched,
     Negotiated,
     PeerGone,
+    PeerSecured,
     Reached,
     Replied,
     RequestFailed,
@@ -42,6 +43,8 @@ class Kind(Enum):
     """The end of a `connect_direct`; by node id."""
     AGREEMENT = auto()
     """News about the profile of a peer; by node id."""
+    SECURED = auto()
+    """A session that the new key of one of its nodes has signed, or that is gone; by node id."""
     ACK = auto()
     """The answer to a subscribe or unsubscribe; by request."""
     MATCH = auto()
@@ -94,8 +97,11 @@ class Waiting:
                 self.wake(Kind.REACH, node_id, event)
             case Negotiated(node_id=node_id) | Announced(node_id=node_id):
                 self.wake(Kind.AGREEMENT, node_id, event)
+            case PeerSecured(node_id=node_id):
+                self.wake(Kind.SECURED, node_id, event)
             case PeerGone(node_id=node_id):
                 self.wake(Kind.AGREEMENT, node_id, event)
+                self.wake(Kind.SECURED, node_id, event)
             case Acked(request=request):
                 self.wake(Kind.ACK, request, event)
             case Matched(request=request):

@@ -166,6 +166,18 @@ class Redialer:
             if kept.state is not DialState.STOPPED and kept.task is None and node_id in self._kept:
                 self._start(kept)
 
+    def renamed(self, old: int, key: bytes) -> None:
+        """Keep the session with a node that goes on under another key, where it was dialed before."""
+        kept = self._kept.pop(old, None)
+        if kept is None:
+            return
+        stopped = kept.state is DialState.STOPPED
+        self._halt(kept)
+        before = kept.target
+        target = Target.of(before.address, key, None, routed=before.routed, profile=before.profile)
+        if not stopped and target.node_id not in self._kept:
+            self.keep(target)
+
     def take(self, event: Control) -> bool:
         """Handle what happened to a session; return whether it is the failure of a try made here, which is no news."""
         match event:

@@ -59,7 +59,7 @@ class RevocationKeeper:
         room.
         """
         service = self._live.engine.revoking
-        if service is None:
+        if service is None or not (self._config.policy_issuers or record.heir is not None):
             raise ConfigError("policy_issuers", NO_ISSUERS)
         self._by[record.id] = by
         try:
@@ -70,7 +70,8 @@ class RevocationKeeper:
     def take(self, taken: RevocationTaken) -> None:
         """Write a record that came into effect."""
         record = taken.record
-        told = f"{record.what.word} of {record.subject.hex()}: {record.reason}"
+        heir = "" if record.heir is None else f" by {record.heir.hex()}"
+        told = f"{record.what.word} of {record.subject.hex()}{heir}: {record.reason}"
         if record.node_id == self._live.engine.node_id:
             _logger.error("issuer %s revoked this node itself: %s", record.issuer.hex(), told)
         by = self._by.get(record.id)
@@ -78,7 +79,7 @@ class RevocationKeeper:
             AuditRow(
                 kind=AuditKind.REVOCATION,
                 at=now_text(),
-                by=f"issuer {record.issuer.hex()}" if by is None else by,
+                by=f"{'issuer' if record.is_endorsed else 'key'} {record.issuer.hex()}" if by is None else by,
                 via="fleet" if by is None else "revoke",
                 node_id=f"{self._live.engine.node_id:016x}",
                 result=APPLIED,
@@ -86,6 +87,10 @@ class RevocationKeeper:
                 changes=(f"revoke {told}",),
             )
         )
+        self.keep()
+
+    def keep(self) -> None:
+        """Write all records soon."""
         if self._path is not None:
             self.saved = False
         if self._writing is None or self._writing.done():

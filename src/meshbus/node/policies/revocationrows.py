@@ -18,6 +18,7 @@ def revocation_row(record: Revocation, name: str | None) -> dict[str, Any]:
         "node_id": f"{record.node_id:016x}",
         "name": name,
         "public_key": record.subject.hex(),
+        "heir": None if record.heir is None else record.heir.hex(),
         "reason": record.reason,
         "at": _time(record.at),
         "issuer": record.issuer.hex(),

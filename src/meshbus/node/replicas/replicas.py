@@ -37,7 +37,7 @@ from meshbus.node.replicas.replicadisk import ReplicaDisk
 from meshbus.node.replicas.replicamember import ReplicaMember
 from meshbus.node.replicas.replicaplacement import Placing, Plan, replica_tag
 from meshbus.node.replicas.replicapublish import ReplicaPublishing
-from meshbus.node.replicas.replicastatus import ReplicaMemberStatus, ReplicaStatus, progress_of, role_of
+from meshbus.node.replicas.replicastatus import NO_MEMBER, ReplicaMemberStatus, ReplicaStatus, progress_of, role_of
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.append import Appended, AppendFlags, Outcome
 from meshbus.wire.messages.redex import channel_id
@@ -394,7 +394,7 @@ class Replicas:
         members = tuple(self._member_status(node, progress, core, tail) for node in one.members())
         return ReplicaStatus(
             channel=str(one.channel),
-            role=role_of(core) if core is not None else "idle" if self._is_member(one) else "publisher",
+            role=role_of(core) if core is not None else "idle" if self._is_member(one) else NO_MEMBER,
             epoch=0 if core is None else core.epoch,
             leader=None if core is None else core.leader,
             members=members,

@@ -24,6 +24,10 @@ class ReplicaMemberStatus(msgspec.Struct, frozen=True):
     """How many events of the leader's log it has not confirmed; None if this node does not know."""
 
 
+NO_MEMBER = "publisher"
+"""The role of a node that stores nothing."""
+
+
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One replicated channel of a node."""
 

@@ -1,8 +1,10 @@
 """Revocation (0x4D0C): signed records of what must not be trusted any more, and how neighbors find out which ones they lack.
 
 A record names a public key, which never changes, and what is taken from it: everything, publishing, subscribing, or one
-token. A token is named by the bytes that its issuer signed, so that no other form of the same token escapes. Nothing takes a
-record back: a set of records only grows, in any order and however often they come.
+token. A token is named by the bytes that its issuer signed, so that no other form of the same token escapes. A *succession*
+takes everything from a key and names its heir: the same node under a new key. Both keys sign it, and an issuer of the fleet
+if there is one; otherwise the old key stands in its place. Nothing takes a record back: a set of records only grows, in any
+order and however often they come.
 
 Neighbors compare their sets in four steps. HAVE has a digest for each of 16 parts of the set; the node that finds a difference
 sends SHOW with the parts, is told the ids of their records in LISTs, and asks with WANT for those that it lacks. Each comes in
@@ -35,6 +37,8 @@ MAX_REASON_BYTES = 200
 """Bytes of the text of a record. Our choice: a sentence."""
 MAX_RECORD = 512
 """A record is shorter."""
+VERSION = 2
+"""Of the subprotocol. Nodes with version 1 knew no successions."""
 
 _LABEL = b"meshbus-revocation-v1\0"
 """Begins what is signed, so that a signature for another purpose is never one of a revocation."""
@@ -52,6 +56,8 @@ class Revoked(IntEnum):
     SUBSCRIBE = 3
     TOKEN = 4
     """One token, and what was delegated by it."""
+    SUCCESSION = 5
+    """Everything, in favor of another key of the same node."""
 
     @property
     def word(self) -> str:
@@ -68,30 +74,57 @@ class _Kind(IntEnum):
 
 
 class Revocation(msgspec.Struct, frozen=True):
-    """One record, signed by an issuer of the fleet."""
+    """One record, signed by an issuer of the fleet; a succession by both of its keys, and perhaps by an issuer."""
 
     what: Revoked
     at: int
     """When it was signed, in unix seconds; nothing is decided by it."""
     issuer: bytes
-    """Entity id of who signed it."""
+    """Entity id of who signed it; for a succession that no issuer signed, the key that retires."""
     target: bytes
-    """The entity id that is revoked; for a token, the bytes of it that are signed."""
+    """The entity id that is revoked; for a token, the bytes of it that are signed; for a succession, both keys."""
     reason: str
     """Why, in the issuer's words."""
     signature: bytes
+    """Of the issuer; for a succession, those of the old key, of the new one, and of the issuer unless it is the old key."""
 
     @classmethod
     def sign(cls, identity: Identity, what: Revoked, target: bytes, *, at: int, reason: str) -> Revocation:
         """Sign a record. Raises LocalProtocolError if the target or the reason has a wrong length."""
+        if what is Revoked.SUCCESSION:
+            raise LocalProtocolError(
+                "a succession is signed by its keys; got one to sign alone, use Revocation.succeed"
+            )
         if len(target) != _target_bytes(what):
             raise LocalProtocolError(f"a {what.word} to revoke has {_target_bytes(what)} bytes, got {len(target)}")
-        if not 1 <= len(reason.encode()) <= MAX_REASON_BYTES or not reason.isprintable():
-            raise LocalProtocolError(
-                f"the reason must be a printable line of 1 to {MAX_REASON_BYTES} bytes, got {len(reason.encode())}"
-            )
+        _check_reason(reason)
         unsigned = cls(what, at, identity.entity_id, target, reason, bytes(SIGNATURE_BYTES))
         return msgspec.structs.replace(unsigned, signature=identity.sign(unsigned.signed_bytes))
+
+    @classmethod
+    def succeed(cls, old: Identity, new: Identity, *, at: int, reason: str, issuer: bytes | None = None) -> Revocation:
+        """Sign that a new key takes the place of an old one; with an issuer, it is complete once that has endorsed it.
+
+        Raises LocalProtocolError if both keys are the same, or the reason has a wrong length.
+        """
+        if old == new:
+            raise LocalProtocolError(f"a key cannot succeed itself, got {old.entity_id.hex()} twice; make a new one")
+        _check_reason(reason)
+        names = old.entity_id if issuer is None else issuer
+        unsigned = cls(Revoked.SUCCESSION, at, names, old.entity_id + new.entity_id, reason, b"")
+        signed = unsigned.signed_bytes
+        blank = b"" if names == old.entity_id else bytes(SIGNATURE_BYTES)
+        return msgspec.structs.replace(unsigned, signature=old.sign(signed) + new.sign(signed) + blank)
+
+    def endorse(self, issuer: Identity) -> Revocation:
+        """Sign a succession that names this issuer. Raises LocalProtocolError if it names another one."""
+        if self.what is not Revoked.SUCCESSION or issuer.entity_id != self.issuer or not self.is_endorsed:
+            raise LocalProtocolError(
+                f"the record names {self.issuer.hex()} as its issuer, got the key {issuer.entity_id.hex()}; prepare it for"
+                " this issuer"
+            )
+        of_keys = self.signature[: 2 * SIGNATURE_BYTES]
+        return msgspec.structs.replace(self, signature=of_keys + issuer.sign(self.signed_bytes))
 
     @property
     def signed_bytes(self) -> bytes:
@@ -102,7 +135,17 @@ class Revocation(msgspec.Struct, frozen=True):
     @property
     def subject(self) -> bytes:
         """Entity id of the node that loses something."""
-        return self.target if self.token is None else self.token.subject
+        return self.target[:KEY_BYTES] if self.token is None else self.token.subject
+
+    @property
+    def heir(self) -> bytes | None:
+        """Entity id that takes the place of the subject; None if it is no succession."""
+        return self.target[KEY_BYTES:] if self.what is Revoked.SUCCESSION else None
+
+    @property
+    def is_endorsed(self) -> bool:
+        """Whether it names an issuer beside the keys of a succession; always true for other records."""
+        return self.what is not Revoked.SUCCESSION or self.issuer != self.subject
 
     @property
     def node_id(self) -> int:
@@ -116,12 +159,26 @@ class Revocation(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> bytes:
-        """Names what is revoked; records of several issuers about the same have the same one."""
-        return sha256(bytes((self.what,)) + self.target).digest()[:ID_BYTES]
+        """Names what is revoked; records of several issuers about the same have the same one, unless they name an heir."""
+        # Nodes with different issuers take different successions: the one that is of no use must not hide the other one.
+        signer = self.issuer if self.what is Revoked.SUCCESSION else b""
+        return sha256(bytes((self.what,)) + self.target + signer).digest()[:ID_BYTES]
+
+    @property
+    def signers(self) -> tuple[bytes, ...]:
+        """The entity ids whose signatures a record needs, in their order."""
+        if self.what is not Revoked.SUCCESSION:
+            return (self.issuer,)
+        keys = self.subject, self.target[KEY_BYTES:]
+        return (*keys, self.issuer) if self.is_endorsed else keys
 
     def verify(self) -> bool:
-        """Return whether the issuer signed the record; who it is, is not checked."""
-        return verify_signature(self.issuer, self.signed_bytes, self.signature)
+        """Return whether everybody signed the record who has to; who the issuer is, is not checked."""
+        signed, signers = self.signed_bytes, self.signers
+        return len(self.signature) == SIGNATURE_BYTES * len(signers) and all(
+            verify_signature(signer, signed, self.signature[place * SIGNATURE_BYTES : (place + 1) * SIGNATURE_BYTES])
+            for place, signer in enumerate(signers)
+        )
 
 
 class Have(msgspec.Struct, frozen=True):
@@ -184,9 +241,12 @@ def decode_record(buffer: Buffer) -> Revocation:
     if len(view) < end:
         raise MalformedPacket("revocation", Fault.TRUNCATED, f"{len(view)} bytes")
     text, signature = take_field("revocation", "reason", view[end:], 1)
-    if len(signature) != SIGNATURE_BYTES:
-        raise MalformedPacket("revocation", Fault.BAD_LENGTH, f"a signature of {len(signature)} bytes")
-    return Revocation(what, at, issuer, bytes(view[_HEAD.size : end]), _reason(text), bytes(signature))
+    record = Revocation(what, at, issuer, bytes(view[_HEAD.size : end]), _reason(text), bytes(signature))
+    if len(signature) != SIGNATURE_BYTES * len(record.signers):
+        raise MalformedPacket("revocation", Fault.BAD_LENGTH, f"signatures of {len(signature)} bytes")
+    if record.heir == record.subject:
+        raise MalformedPacket("revocation", Fault.BAD_VALUE, "a key that succeeds itself")
+    return record
 
 
 def encode_revocation(message: RevocationMessage) -> bytes:
@@ -227,7 +287,14 @@ def decode_revocation(event: Buffer) -> RevocationMessage:
 
 
 def _target_bytes(what: Revoked) -> int:
-    return SIGNED_BYTES if what is Revoked.TOKEN else KEY_BYTES
+    return {Revoked.TOKEN: SIGNED_BYTES, Revoked.SUCCESSION: 2 * KEY_BYTES}.get(what, KEY_BYTES)
+
+
+def _check_reason(reason: str) -> None:
+    if not 1 <= len(reason.encode()) <= MAX_REASON_BYTES or not reason.isprintable():
+        raise LocalProtocolError(
+            f"the reason must be a printable line of 1 to {MAX_REASON_BYTES} bytes, got {len(reason.encode())}"
+        )
 
 
 def _reason(text: memoryview) -> str:
