@@ -6,8 +6,8 @@ A signature proves only who signed. The rules of trust (policy.md §7.5):
 - A token of another issuer counts only with a chain of parents up to a root (`verify_chain`): the subject of each parent
   is the issuer of the next token, each parent may delegate, with a greater depth than its child, and no child exceeds
   its parent in scope, channel or time.
-- A token whose generation is below the floor of its issuer is revoked, and so is one that a record of the fleet names
-  (policy/revocations.py), and every token below it in a chain.
+- A token whose generation is below the floor of its issuer is revoked. So is one that a record of the fleet names
+  (policy/revocations.py), with all that came of it by renewal or of which it came, and every token below it in a chain.
 
 With `any_issuer` the first two rules do not apply, and the cache behaves as on a 0.23 node: anyone may issue any token,
 and a new token replaces an old one of the same scope, whatever its content. It is for parity tests, and for networks
@@ -74,8 +74,8 @@ class TokenCache:
         self._floors: dict[bytes, int] = {}
         self._has_prefixes = False
         """Whether a token for a prefix was ever kept; until then, no name is cut into its prefixes."""
-        self._revoked: dict[bytes, int] = {}
-        """When tokens that were revoked one by one expire, by their signed bytes."""
+        self._revoked: set[bytes] = set()
+        """Lines of tokens that were revoked one by one."""
 
     def __len__(self) -> int:
         return sum(map(len, self._slots.values()))
@@ -167,15 +167,19 @@ class TokenCache:
         return self._floors.get(issuer, 0)
 
     def revoke(self, token: PermissionToken) -> None:
-        """Revoke one token, until it expires."""
+        """Revoke a token with all of its line."""
         # Not by its signature: whoever issued it could sign the same again in another way.
-        self._revoked[token.signed_bytes] = token.not_after
+        self._revoked.add(token.line)
+
+    def revoke_only(self, tokens: Iterable[PermissionToken]) -> None:
+        """Revoke these tokens with all of their lines, and no others; what was below a floor stays so."""
+        self._revoked = {token.line for token in tokens}
 
     def revoked(self, token: PermissionToken) -> bool:
-        """Return whether a token is below the floor of its issuer, or was revoked itself."""
+        """Return whether a token is below the floor of its issuer, or one of its line was revoked."""
         if token.issuer_generation < self.floor(token.issuer):
             return True
-        return bool(self._revoked) and token.signed_bytes in self._revoked
+        return bool(self._revoked) and token.line in self._revoked
 
     def evict_expired(self, now: float) -> int:
         """Remove the expired tokens, and return how many there were."""
@@ -186,8 +190,6 @@ class TokenCache:
                 self._slots[slot] = kept
             else:
                 del self._slots[slot]
-        ended = max(int(now) - self.skew_s, 0)
-        self._revoked = {signed: not_after for signed, not_after in self._revoked.items() if not_after > ended}
         return before - len(self)
 
     def _prove_alone(self, token: PermissionToken) -> Chain:

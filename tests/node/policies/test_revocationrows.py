@@ -32,6 +32,10 @@ def test_the_row_of_a_right_and_of_a_token() -> None:
         "1970-01-01T00:01:00+00:00",
     )
     assert row["at"] == str(2**64 - 1)
+    scope = Scope.ALL | Scope.RENEWABLE
+    lasting = PermissionToken.issue(ISSUER, ROVER.entity_id, scope, "a/b", ttl_s=60, now=0, entropy=bytes)
+    record = Revocation.sign(ISSUER, Revoked.TOKEN, lasting.signed_bytes, at=1, reason="leaked")
+    assert revocation_row(record, None)["until"] is None, "those that were renewed from it may last longer"
 
 
 def test_a_record_is_given_in_hex() -> None:
