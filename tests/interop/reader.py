@@ -1,7 +1,5 @@
 """What somebody reads who has the mesh keys and a tap on the path between two nodes: everything of 0.23 sessions."""
 
-from collections.abc import Sequence
-
 from cryptography.exceptions import InvalidTag
 
 from meshbus.wire.header import aad_of, unpack_header
@@ -14,7 +12,7 @@ from tests.interop.tap import HANDSHAKE, HEADER_BYTES, NET, ROUTE_BYTES, ROUTED,
 class Reader:
     """Opens every packet that the keys of a 0.23 handshake open; `near` begins the session."""
 
-    def __init__(self, tap: Tap, psks: Sequence[bytes], near: End, far: End) -> None:
+    def __init__(self, tap: Tap, psks: list[bytes], near: End, far: End) -> None:
         self.psks = psks
         """The mesh keys in hand; more may come."""
         self.plain = b""

@@ -313,7 +313,7 @@ def test_an_issuer_gets_another_key_and_its_tokens_follow_without_a_gap() -> Non
 def test_a_revoked_token_takes_all_tokens_of_its_line_with_it(named: str, after_s: int) -> None:
     """A token in a lost file was renewed meanwhile, perhaps for days, and is revoked by any of its forms."""
     fleet = Identity.from_seed(bytes([78]) * 32)
-    trusting = {
+    trusting: dict[str, Any] = {
         "policy_issuers": (fleet.entity_id,),
         "carries": frozenset({Subprotocol.ROTATION, Subprotocol.REVOCATION}),
     }
