@@ -74,6 +74,8 @@ class ConfigError(MeshError):
         self.key = key
         self.problem = problem
         self.source = source
+        self.more: tuple[ConfigError, ...] = ()
+        """Other errors that were found in the same reading."""
         # The source is the file, the environment or an argument: the same key may be set in all three.
         where = f" (from {source})" if source else ""
         super().__init__(f"{key}{where}: {problem}")

@@ -43,6 +43,17 @@ def test_validate_names_the_file_and_the_line(meshbus: Meshbus, home: Path) -> N
     )
 
 
+def test_validate_shows_all_errors_and_says_if_there_may_be_more(meshbus: Meshbus, home: Path) -> None:
+    bad = written(home, OLD + 'priority = "high"\nlog = "published"\n', "bad.toml")
+    result = meshbus("policy", "validate", bad)
+    assert (result.code, len(result.row["problems"])) == (Exit.USAGE, 2)
+    assert result.err == "".join(f"meshbus: {problem}\n" for problem in result.row["problems"])
+    many = written(home, "".join(f"x{number} = 1\n" for number in range(50)), "many.toml")
+    result = meshbus("policy", "validate", many)
+    assert len(result.row["problems"]) == 20
+    assert "there may be more errors than these 20; correct them" in result.err.splitlines()[-1]
+
+
 def test_diff_in_words(meshbus: Meshbus, home: Path) -> None:
     old, new = written(home, OLD, "old.toml"), written(home, NEW, "new.toml")
     assert meshbus("policy", "diff", new, "--old", old).rows == [{"change": TOLD}]

@@ -176,6 +176,63 @@ def test_a_wrong_file_has_a_clear_message(name: str, tmp_path: Path) -> None:
     assert "\n" not in message
 
 
+GATES = 'priority = 1\n[[gateways]]\npeer_subnets = ["x"]\n[[exports]]\n'
+SEVERAL = {
+    "in one table": (
+        CHANNEL + 'priority = "high"\nvisibilty = "global"\nlog = "published"\nrequire_token = 1\n',
+        [
+            (3, "expected an integer"),
+            (4, "did you mean 'visibility'?"),
+            (5, "setting of one node"),
+            (6, "true or false"),
+        ],
+    ),
+    "in several tables and beside them": (
+        'heartbeat_s = 1\ntrusted_issuers = ["ab", "cd"]\nunlisted = "open"\n[[channels]]\nname = "A"\n[[channels]]\n'
+        + GATES,
+        [
+            (1, "setting of one node"),
+            (2, "expected 64 hex digits, got 'ab'"),
+            (2, "expected 64 hex digits, got 'cd'"),
+            (3, "did you mean 'unlisted_channels'?"),
+            (5, "upper case"),
+            (6, "set exactly one of 'name' and 'prefix'"),
+            (8, "'node' is missing"),
+            (9, "subnet"),
+            (10, "'channel' is missing"),
+        ],
+    ),
+    "between entries": (
+        CHANNEL + CHANNEL + GATEWAY + GATEWAY + '[[exports]]\nchannel = "c"\nsubnets = []\n',
+        [(3, "already in channels[0]"), (8, "already in gateways[0]")],
+    ),
+    "exports": (
+        GATEWAY + CHANNEL + '[[exports]]\nchannel = "a/b"\nsubnets = []\n[[exports]]\nchannel = "c"\nsubnets = []\n',
+        [(6, "has no effect"), (9, "has no [[channels]] entry")],
+    ),
+    "too many": (
+        "".join(f"[[channels]]\nnumber = {number}\n" for number in range(100)),
+        [(2 * n, "unknown") for n in range(1, 21)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_all_errors_of_a_file_are_found_with_their_lines(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    text, expected = SEVERAL[name]
+    file.write_text(text, "utf-8")
+    with pytest.raises(ConfigError) as caught:
+        read_policy(file)
+    messages = [str(one) for one in (caught.value, *caught.value.more)]
+    lines = [int(re.search(r", line (\d+)\)", message)[1]) for message in messages]  # type: ignore[index]
+    found = sorted(zip(lines, messages, strict=True))
+    assert [line for line, _ in found] == [line for line, _ in expected]
+    for (_, message), (_, tells) in zip(found, expected, strict=True):
+        assert tells in message
+        assert ALLOWED.search(message), message
+
+
 def test_a_good_file_is_a_policy(tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     file.write_text(GOOD, "utf-8")

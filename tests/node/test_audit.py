@@ -93,6 +93,80 @@ def test_an_edit_is_noticed(file: Path, edit: str) -> None:
     assert read_audit(file).problems == problems
 
 
+@pytest.mark.parametrize(
+    "cut", ["a row", "half a row", "all but one", "the last row is changed", "the file", "the oldest file"]
+)
+def test_a_cut_is_noticed_and_stays_so(file: Path, cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "MAX_AUDIT_BYTES", 4 * (len(msgspec.json.encode(row(100))) + 1))
+    for number in range(100, 106):
+        AuditLog(file).append(row(number))
+    lines = file.read_bytes().splitlines(keepends=True)
+    assert len(lines) > 1
+    match cut:
+        case "a row":
+            file.write_bytes(b"".join(lines[:-1]))
+        case "half a row":
+            file.write_bytes(b"".join(lines)[:-30])
+        case "all but one":
+            file.write_bytes(lines[0])
+        case "the last row is changed":
+            file.write_bytes(b"".join(lines).replace(b"user 105", b"user 999"))
+        case "the file":
+            file.unlink()
+        case "the oldest file":
+            file.with_name(f"{file.name}.1").unlink()
+    assert read_audit(file).problems
+    for number in range(2):
+        AuditLog(file).append(row(number))
+        assert read_audit(file).problems, "what is added later does not hide it"
+
+
+def test_a_log_that_was_removed_with_all_its_rows_is_noticed(file: Path) -> None:
+    AuditLog(file).append(row(1))
+    file.unlink()
+    (problem,) = read_audit(file).problems
+    assert "rows were cut off at its end: the last one was of 2026-11-18T07:00:00.000+00:00" in problem
+    AuditLog(file).append(row(2))
+    (problem,) = read_audit(file).problems
+    assert "rows before it were removed" in problem
+
+
+def test_a_crash_before_the_head_was_written_is_no_cut(file: Path) -> None:
+    AuditLog(file).append(row(1))
+    head = subject._head_of(file)
+    before = head.read_bytes()
+    AuditLog(file).append(row(2))
+    head.write_bytes(before)
+    assert read_audit(file).problems == []
+    AuditLog(file).append(row(3))
+    assert (users(file), read_audit(file).problems) == (["user 1", "user 2", "user 3"], [])
+
+
+@pytest.mark.parametrize("harm", ["removed", "damaged"])
+def test_a_head_that_cannot_be_read_is_reported_until_the_next_row(file: Path, harm: str) -> None:
+    AuditLog(file).append(row(1))
+    head = subject._head_of(file)
+    if harm == "removed":
+        head.unlink()
+    else:
+        head.write_bytes(b"nonsense")
+    (problem,) = read_audit(file).problems
+    assert "rows may have been cut off" in problem
+    AuditLog(file).append(row(2))
+    assert read_audit(file).problems == []
+
+
+def test_a_head_that_cannot_be_written_does_not_refuse_the_row(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Stingy(Files):
+        def write_aside(self, _path: Path, _aside: Path, _parts: object) -> None:
+            raise OSError(28, "No space left on device")
+
+    AuditLog(file).append(row(1))
+    AuditLog(file, Stingy()).append(row(2))
+    assert "No space left on device" in caplog.text
+    assert (users(file), read_audit(file).problems) == (["user 1", "user 2"], [])
+
+
 def test_a_line_that_a_crash_cut_off_goes(file: Path) -> None:
     AuditLog(file).append(row(1))
     file.write_bytes(file.read_bytes() + b'{"at": "20')

@@ -507,7 +507,26 @@ def test_a_token_that_was_revoked_itself_ends_with_all_that_was_delegated_by_it(
     assert cache.revoked(msgspec.structs.replace(parent, signature=bytes(64)))
     assert not cache.revoked(issue(scope=Scope.ALL, delegation_depth=1, nonce=3))
     cache.evict_expired(NOW + 200)
-    assert not cache._revoked  # nothing of it counts any more
+    assert cache.revoked(parent), "whatever the clock says: its record decides how long"
+    cache.revoke_only([])
+    assert not cache.revoked(parent)
+
+
+def test_a_token_is_revoked_with_all_of_its_line() -> None:
+    cache = TokenCache([ROOT.entity_id])
+    first = issue(nonce=1)
+    second = first.renewed(ROOT, now=NOW + 60, max_s=1000)
+    third = second.renewed(EVE, now=NOW + 120, max_s=1000)  # the issuer got another key
+    for named in (first, second, third):
+        cache.revoke_only([named])
+        assert all(map(cache.revoked, (first, second, third)))
+        others = (
+            issue(nonce=2),
+            issue(nonce=1, subject=BOB),
+            issue(nonce=1, channel="x"),
+            issue(nonce=1, scope=Scope.ALL),
+        )
+        assert not any(map(cache.revoked, others))
 
 
 # ── prefixes and renewal ────────────────────────────────────────────────────────────────────
@@ -546,7 +565,7 @@ def test_a_delegated_prefix_stays_that_prefix() -> None:
 def test_a_token_that_follows_replaces_the_one_that_is_kept() -> None:
     cache = TokenCache([ROOT.entity_id])
     old = issue()
-    new = old.renewed(ROOT, now=NOW + 60, max_s=1000, entropy=bytes)
+    new = old.renewed(ROOT, now=NOW + 60, max_s=1000)
     assert new.follows(old)
     assert not old.follows(new)
     assert (new.not_before, new.not_after) == (5060, 5160)
@@ -556,10 +575,10 @@ def test_a_token_that_follows_replaces_the_one_that_is_kept() -> None:
     assert len(cache) == 1
     assert allowed(cache, now=NOW + 159)
     assert not cache.renew(new), "it does not follow itself"
-    later = new.renewed(ROOT, now=NOW + 130, max_s=10, entropy=bytes)
+    later = new.renewed(ROOT, now=NOW + 130, max_s=10)
     assert later.not_after == 5140
     assert not cache.renew(later), "it would end earlier"
-    foreign = new.renewed(EVE, now=NOW + 130, max_s=1000, entropy=bytes)
+    foreign = new.renewed(EVE, now=NOW + 130, max_s=1000)
     assert not cache.renew(foreign)
     forged = msgspec.structs.replace(new, not_after=9000)
     assert fault_of(lambda: cache.renew(forged)) is AuthFault.BAD_SIGNATURE

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket  # noqa: TID251 - to find free ports
 import subprocess
 import sys
 import threading
@@ -26,6 +25,7 @@ from meshbus.log.packets.reader import PacketReader
 from meshbus.log.reader import LogReader
 from tests.children import child
 from tests.patience import PATIENCE_S
+from tests.ports import free_udp_ports
 from tests.upgrade import member as program
 from tests.upgrade.older import environment
 
@@ -161,7 +161,7 @@ class Fleet:
         self._write_settings()
 
     def _write_settings(self) -> None:
-        psk, ports = os.urandom(32).hex(), _free_ports(len(NAMES))
+        psk, ports = os.urandom(32).hex(), free_udp_ports(len(NAMES))
         for member in self.members:
             member.folder.mkdir()
             load_or_create(member.folder / "id.toml")
@@ -319,13 +319,3 @@ def fleet(folder: Path, build: Path) -> Iterator[Fleet]:
         yield found
     finally:
         found.close()
-
-
-def _free_ports(number: int) -> list[int]:
-    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(number)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports: list[int] = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

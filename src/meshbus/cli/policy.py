@@ -22,7 +22,12 @@ app = App(name="policy")
 def validate(
     files: Annotated[list[Path], Parameter(help="Policy files.", negative=())], /, *, json: Json = False
 ) -> Exit:
-    """Check policy files; exits with status 2 if one of them is not valid. Errors name the file and the line."""
+    """Check policy files; exits with status 2 if one of them is not valid. Each error names the file and the line.
+
+    All errors of a file are shown, up to 20. Whether entries contradict each other is checked when each of them is right, and
+    text that is not TOML ends at its first error.
+    """
+    from meshbus.config.findings import MOST_ERRORS
     from meshbus.config.policyfile import read_policy
     from meshbus.errors import ConfigError
 
@@ -31,8 +36,12 @@ def validate(
         try:
             found = read_policy(file)
         except ConfigError as error:
-            rows.append({"file": str(file), "valid": False, "problem": str(error)})
-            note(str(error))
+            problems = [str(one) for one in (error, *error.more)]
+            rows.append({"file": str(file), "valid": False, "problems": problems})
+            for problem in problems:
+                note(problem)
+            if len(problems) == MOST_ERRORS:
+                note(f"{file}: there may be more errors than these {MOST_ERRORS}; correct them, and validate it again")
         else:
             facts = {"version": found.version or None, "issuer": found.statement and found.statement.issuer.hex()}
             counts = {

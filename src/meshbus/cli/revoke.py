@@ -34,7 +34,8 @@ def revoke(
     publish: Annotated[bool, Parameter(help="Revoke only the right to publish.", show_default=False)] = False,
     subscribe: Annotated[bool, Parameter(help="Revoke only the right to subscribe.", show_default=False)] = False,
     token: Annotated[
-        bool, Parameter(help="Revoke one token, and what was delegated by it.", show_default=False)
+        bool,
+        Parameter(help="Revoke one token, what was renewed from it, and what was delegated by it.", show_default=False),
     ] = False,
     identity: Signer = None,
     admin: Admin = None,

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, Unio
 
 import msgspec
 
+from meshbus.config.findings import Findings
 from meshbus.errors import NOT_TOML, ConfigError, MeshError
 from meshbus.formats import take_file_version
 
@@ -113,19 +114,21 @@ def read_texts(texts: Mapping[str, str]) -> dict[str, Setting]:
 def build(kind: type[_S], settings: Mapping[str, Setting], readers: Readers) -> _S:
     """Build a struct from settings.
 
-    Raises ConfigError for the first setting that is unknown, missing or invalid.
+    Raises ConfigError for the first setting that is unknown, missing or invalid; the others are in it (`more`).
     """
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
-    values = {}
+    values, findings = {}, Findings()
     for name, setting in settings.items():
         if name not in fields:
             # Suggest names as the user would write them in this source: MESHBUS_HEARTBEAT_S, not heartbeat_s.
             prefix = setting.spelling[: len(setting.spelling) - len(name)]
             known = [prefix + (field.upper() if setting.spelling.isupper() else field) for field in fields]
-            raise ConfigError(
-                setting.spelling, "unknown setting" + suggest(setting.spelling, known), source=setting.source
-            )
-        values[name] = _Conversion(setting, readers).run(fields[name].type)
+            problem = "unknown setting" + suggest(setting.spelling, known)
+            findings.add(ConfigError(setting.spelling, problem, source=setting.source))
+            continue
+        with findings.collect():
+            values[name] = _Conversion(setting, readers).run(fields[name].type)
+    findings.raise_first()
     try:
         return kind(**values)
     except ConfigError as error:  # from __post_init__, which knows the field but not how and where it was written
@@ -198,13 +201,21 @@ class _Conversion:
         if origin is tuple:
             if not isinstance(value, list | tuple):
                 raise self._wrong(where, f"expected {describe(kind, self._readers)}, got {_show(value)}")
-            return tuple(self._convert(item, arguments[0], f"{where}[{index}]") for index, item in enumerate(value))
+            return self._items(value, arguments[0], where)
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             return value if isinstance(value, kind) else self._table(value, kind, where)
         try:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError:
             raise self._wrong(where, f"expected {describe(kind, self._readers)}, got {_show(value)}") from None
+
+    def _items(self, value: Iterable[object], kind: Any, where: str) -> object:
+        items, findings = [], Findings()
+        for index, item in enumerate(value):
+            with findings.collect():
+                items.append(self._convert(item, kind, f"{where}[{index}]"))
+        findings.raise_first()
+        return tuple(items)
 
     def _read(self, value: object, reader: Reader, where: str) -> object:
         try:
@@ -218,16 +229,17 @@ class _Conversion:
         if not isinstance(value, Mapping):
             raise self._wrong(where, f"expected a table, got {_show(value)}")
         fields = {field.name: field for field in msgspec.structs.fields(kind)}
-        values = {}
+        values, findings = {}, Findings()
         for key, item in value.items():
-            if key not in fields:
-                raise self._wrong(f"{where}.{key}", "unknown setting" + suggest(str(key), fields))
-            values[key] = self._convert(item, fields[key].type, f"{where}.{key}")
-        missing = [name for name, field in fields.items() if field.required and name not in values]
+            with findings.collect():
+                if key not in fields:
+                    raise self._wrong(f"{where}.{key}", "unknown setting" + suggest(str(key), fields))
+                values[key] = self._convert(item, fields[key].type, f"{where}.{key}")
+        missing = [name for name, field in fields.items() if field.required and name not in value]
         if missing:
-            raise self._wrong(
-                where, f"{missing[0]!r} is missing; expected {describe(fields[missing[0]].type, self._readers)}"
-            )
+            expected = describe(fields[missing[0]].type, self._readers)
+            findings.add(self._wrong(where, f"{missing[0]!r} is missing; expected {expected}"))
+        findings.raise_first()
         try:
             return kind(**values)
         except ConfigError as error:

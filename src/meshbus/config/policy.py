@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import msgspec
 
+from meshbus.config.findings import Findings
 from meshbus.config.spelling import Bytes, Key
 from meshbus.engine.settings import GatewayConfig
 from meshbus.errors import ChannelError, ConfigError
@@ -167,57 +168,60 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("default_subnet", "not allowed with level_rules; use subnet_rules, or remove it")
 
     def check(self) -> None:
-        """Raise ConfigError for the first entry that contradicts another one, or has no effect."""
-        self._check_channels()
-        self._check_once("gateways", "node", [entry.node for entry in self.gateways])
-        self._check_once("exports", "channel", [entry.channel for entry in self.exports])
-        self._check_once("trusted_issuers", "", [key.hex() for key in self.trusted_issuers])
-        self._check_exports()
+        """Raise ConfigError for the first entry that contradicts another one, or has no effect; the others are in it."""
+        findings = Findings()
+        self._check_channels(findings)
+        self._check_once(findings, "gateways", "node", [entry.node for entry in self.gateways])
+        self._check_once(findings, "exports", "channel", [entry.channel for entry in self.exports])
+        self._check_once(findings, "trusted_issuers", "", [key.hex() for key in self.trusted_issuers])
+        findings.raise_first()  # a channel that is there twice has no visibility to compare
+        self._check_exports(findings)
+        findings.raise_first()
 
-    def _check_channels(self) -> None:
+    def _check_channels(self, findings: Findings) -> None:
         first: dict[tuple[str, str], int] = {}
         for number, entry in enumerate(self.channels):
             keys = [("name", str(name)) for name in (entry.names if entry.name is None else (entry.name,))]
             if entry.prefix is not None:
                 keys.append(("prefix", entry.prefix))
             for kind, text in keys:
-                if (kind, text) in first:
-                    raise ConfigError(
-                        f"channels[{number}]",
-                        f"{kind} {text!r} is already in channels[{first[kind, text]}]; remove one of the entries",
-                    )
-                first[kind, text] = number
+                earlier = first.get((kind, text))
+                if earlier is None:
+                    first[kind, text] = number
+                else:
+                    problem = f"{kind} {text!r} is already in channels[{earlier}]; remove one of the entries"
+                    findings.add(ConfigError(f"channels[{number}]", problem))
 
     @staticmethod
-    def _check_once(key: str, field: str, values: Iterable[str]) -> None:
+    def _check_once(findings: Findings, key: str, field: str, values: Iterable[str]) -> None:
         first: dict[str, int] = {}
         for number, value in enumerate(values):
             earlier = first.setdefault(value, number)
             if earlier != number:
                 where = f"{key}[{number}].{field}" if field else f"{key}[{number}]"
-                raise ConfigError(where, f"{str(value)!r} is already in {key}[{earlier}]; remove one of the entries")
+                problem = f"{str(value)!r} is already in {key}[{earlier}]; remove one of the entries"
+                findings.add(ConfigError(where, problem))
 
-    def _check_exports(self) -> None:
+    def _check_exports(self, findings: Findings) -> None:
         registry = self.channel_registry()
         for number, entry in enumerate(self.exports):
-            where = f"exports[{number}].channel"
-            if not self.gateways:
-                raise ConfigError(
-                    where, f"{str(entry.channel)!r} is exported, but no gateway is listed; add a [[gateways]] entry"
-                )
-            rule = None if registry is None else registry.rule_of(entry.channel)
-            if rule is None:
-                raise ConfigError(
-                    where,
-                    f"{str(entry.channel)!r} has no [[channels]] entry; add one with visibility"
-                    f" {str(Visibility.EXPORTED)!r}, or remove the export",
-                )
-            if rule.visibility is not Visibility.EXPORTED:
-                raise ConfigError(
-                    where,
-                    f"{str(entry.channel)!r} has visibility {str(rule.visibility)!r}, so the export has no effect; set its"
-                    f" visibility to {str(Visibility.EXPORTED)!r}, or remove the export",
-                )
+            problem = self._problem_of_export(None if registry is None else registry.rule_of(entry.channel))
+            if problem is not None:
+                findings.add(ConfigError(f"exports[{number}].channel", f"{str(entry.channel)!r} {problem}"))
+
+    def _problem_of_export(self, rule: ChannelConfig | None) -> str | None:
+        """Return why the export of a channel with this rule has no effect, or None."""
+        if not self.gateways:
+            return "is exported, but no gateway is listed; add a [[gateways]] entry"
+        wanted = repr(str(Visibility.EXPORTED))
+        if rule is None:
+            return f"has no [[channels]] entry; add one with visibility {wanted}, or remove the export"
+        if rule.visibility is not Visibility.EXPORTED:
+            return (
+                f"has visibility {str(rule.visibility)!r}, so the export has no effect; set its visibility to {wanted}, or"
+                " remove the export"
+            )
+        return None
 
     @property
     def refuses_unlisted(self) -> bool:

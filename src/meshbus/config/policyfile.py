@@ -10,12 +10,13 @@ with or without it. Nodes pass the rest of the file and the signature on to each
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 
+from meshbus.config.findings import Findings
 from meshbus.config.loader import Setting, build, parse_file, read_content
 from meshbus.config.node import ChannelEntry, NodeConfig
 from meshbus.config.policy import ChannelRule, GatewayEntry, PolicyConfig
@@ -96,14 +97,27 @@ def body_of(content: bytes) -> bytes:
 
 
 def parse_policy(content: bytes, source: str) -> PolicyConfig:
-    """Return the policy in the content of a file; errors name `source` and the line."""
+    """Return the policy in the content of a file.
+
+    Raises ConfigError for the first error, with the others in it; each names `source` and the line.
+    """
     try:
-        settings = parse_file(content, source, Path())
-        _refuse_settings_of_a_node(settings)
-        policy = build(PolicyConfig, settings, READERS)
-        policy.check()
+        return _checked(parse_file(content, source, Path()))
     except ConfigError as error:
-        raise _located(error, content, source) from None
+        first, *more = (_located(one, content, source) for one in (error, *error.more))
+        first.more = tuple(more)
+        raise first from None
+
+
+def _checked(settings: Mapping[str, Setting]) -> PolicyConfig:
+    findings = Findings()
+    for error in _settings_of_a_node(settings):
+        findings.add(error)
+    with findings.collect():
+        policy = build(PolicyConfig, settings, READERS)
+    # What is wrong by itself comes first: entries are compared only if each can be read.
+    findings.raise_first()
+    policy.check()
     return policy
 
 
@@ -112,14 +126,15 @@ def policy_of(config: NodeConfig, node_id: int) -> PolicyConfig:
     return config.own_policy(node_id) if config.policy_file is None else read_policy(config.policy_file).policy
 
 
-def _refuse_settings_of_a_node(settings: Mapping[str, Setting]) -> None:
+def _settings_of_a_node(settings: Mapping[str, Setting]) -> Iterator[ConfigError]:
+    """Yield an error for each setting that no policy has."""
     for key in settings:
         if key in PolicyConfig.__struct_fields__:
             continue
         if key == "gateway" or key in GatewayEntry.__struct_fields__:
-            raise ConfigError(key, "belongs to one gateway; write it in the [[gateways]] entry of that node")
-        if key in NodeConfig.__struct_fields__:
-            raise ConfigError(key, _OF_ONE_NODE)
+            yield ConfigError(key, "belongs to one gateway; write it in the [[gateways]] entry of that node")
+        elif key in NodeConfig.__struct_fields__:
+            yield ConfigError(key, _OF_ONE_NODE)
     channels = settings.get("channels")
     if channels is None or not isinstance(channels.value, list):
         return
@@ -127,7 +142,7 @@ def _refuse_settings_of_a_node(settings: Mapping[str, Setting]) -> None:
     for number, entry in enumerate(channels.value):
         for key in entry if isinstance(entry, Mapping) else ():
             if key in of_a_node:
-                raise ConfigError(f"channels[{number}].{key}", _OF_ONE_NODE)
+                yield ConfigError(f"channels[{number}].{key}", _OF_ONE_NODE)
 
 
 def _located(error: ConfigError, content: bytes, source: str) -> ConfigError:

@@ -167,7 +167,7 @@ class Facade:
 
     def set_mesh_keys(self, current: bytes, previous: PreviousKey | None, now: float, out: Output) -> None:
         """Change the mesh key. No session ends before the window of the previous key does."""
-        self.mesh_keys.current, self.mesh_keys.previous = current, previous
+        self.mesh_keys.change(current, previous)
         self.handshakes.keys_changed()
         self.services[KeyWindow].changed(now)
         if self.rotation is not None:

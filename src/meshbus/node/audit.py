@@ -2,14 +2,17 @@
 
     policy.toml.history        the newest rows, one JSON object per line
     policy.toml.history.1      older ones, up to .4; the oldest go
+    .policy.toml.history.head  the hash of the last row
 
 Changes of the policy, joins and everything else that is worth a row share one file and one chain; `kind` tells them apart. The
 setting `audit_log` says where it is, by default beside the policy file, or beside the identity if the node has no policy file
 (NodeConfig.audit_path).
 
 Each row holds the hash of the line before it, also across files. A line that is edited, removed or inserted later breaks
-the chain at that place, and `read_audit` reports it. No other line vouches for the last one: who can write the file
-can cut lines off its end. Keep its hash (`meshbus audit` shows it) elsewhere if that matters.
+the chain at that place, and `read_audit` reports it. The head vouches for the last line: it is written after the row, so it may
+be one row behind after a crash, and never ahead. If the row that it names is not there, rows were cut off, and the next row is
+chained to the head instead of the line before it, so that this stays visible. Nothing here is secret: who can write all of
+these files can make them consistent again. Keep the hash (`meshbus audit` shows it) elsewhere if that matters.
 
 A row is on the disk before the change takes effect: no change without its row. Only a revocation does not wait for it
 (node/policies/revocationkeeper.py).
@@ -17,6 +20,7 @@ A row is on the disk before the change takes effect: no change without its row. 
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -64,13 +68,16 @@ BOUNDS = (
 ON_DISK = (
     Format(
         name="audit log",
-        where="`audit_log`, and `.1` to `.4` beside it",
+        where="`audit_log`; beside it `.1` to `.4`, and the hidden `.head` with the hash of the last row",
         what="who changed what about the trust of a node",
         version=1,
         mark='`"format"` in each row; 1 if it is missing',
         refused="reading that row, which `meshbus audit` reports; new rows are appended",
     ),
 )
+
+
+_logger = logging.getLogger("meshbus.node")
 
 
 class AuditKind(StrEnum):
@@ -140,6 +147,15 @@ def rotation_row(
     )
 
 
+class _Head(msgspec.Struct, frozen=True):
+    """What the head of a log says about its last row."""
+
+    last: str
+    """Hash of its line."""
+    at: str
+    """When it was written, as it says itself."""
+
+
 class Audit(NamedTuple):
     """What the files of an audit log contain."""
 
@@ -187,7 +203,9 @@ class AuditLog:
 
     def _append(self, row: AuditRow) -> None:
         lines, whole = _split(_content(self._path))
-        before = sha256(lines[-1]).hexdigest() if lines else self._last_of_older()
+        before, head = self._last(lines), _read_head(self._path)
+        if head is not None and head.last not in {before, *map(_hash, lines)}:
+            before = head.last  # its row was cut off: the chain shows it from now on
         line = msgspec.json.encode(msgspec.structs.replace(row, before=before)) + b"\n"
         if whole and whole + len(line) > MAX_AUDIT_BYTES:
             self._rotate()
@@ -201,6 +219,15 @@ class AuditLog:
         finally:
             self._files.close(handle)
         self._files.fsync_folder(self._path.parent)
+        self._write_head(_Head(_hash(line[:-1]), row.at))
+
+    def _write_head(self, head: _Head) -> None:
+        place = _head_of(self._path)
+        try:
+            self._files.write_aside(place, place.with_name(f"{place.name}.new"), [msgspec.json.encode(head)])
+        except OSError as error:
+            # The row is there, so the change is not refused: a head that is behind says nothing wrong.
+            _logger.warning("%s cannot be written, so a cut of the newest rows would not be noticed: %s", place, error)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -226,9 +253,10 @@ class AuditLog:
         rows = reversed(read_audit(self._path).rows)
         return next((row for row in rows if (row.kind, row.result) == (kind, APPLIED)), None)
 
-    def _last_of_older(self) -> str:
-        lines, _ = _split(_content(_older(self._path, 1)))
-        return sha256(lines[-1]).hexdigest() if lines else FIRST
+    def _last(self, lines: list[bytes]) -> str:
+        """Return the hash of the last line, which is in an older file if the newest one has none."""
+        lines = lines or _split(_content(_older(self._path, 1)))[0]
+        return _hash(lines[-1]) if lines else FIRST
 
     def _rotate(self) -> None:
         for number in range(OLDER_FILES, 0, -1):
@@ -239,7 +267,8 @@ class AuditLog:
 
 def read_audit(path: Path) -> Audit:
     """Read an audit log with its older files, the oldest rows first. A file that does not exist has no rows."""
-    rows, problems, before = [], [], None
+    head = _read_head(path)  # before the rows: one that is written meanwhile is not missing
+    rows, problems, hashes = [], [], [] if _older(path, OLDER_FILES).exists() else [FIRST]
     for file in [*(_older(path, number) for number in range(OLDER_FILES, 0, -1)), path]:
         for number, line in enumerate(_split(_content(file))[0], 1):
             row = _row(line)
@@ -247,12 +276,37 @@ def read_audit(path: Path) -> Audit:
                 problems.append(f"{file}, line {number}: {row}")
             else:
                 rows.append(row)
-                if before is not None and row.before != before:
+                if hashes and row.before != hashes[-1]:
+                    what = "the line before it was changed, removed or inserted after it was written"
                     problems.append(
-                        f"{file}, line {number}: the line before it was changed, removed or inserted after it was written"
+                        f"{file}, line {number}: {'rows before it were removed' if hashes == [FIRST] else what}"
                     )
-            before = sha256(line).hexdigest()
-    return Audit(rows, problems, FIRST if before is None else before)
+            hashes.append(_hash(line))
+    if head is not None and head.last not in hashes:
+        problems.append(
+            f"{path}: rows were cut off at its end: the last one was of {head.at}; look who can write the file"
+        )
+    elif head is None and rows:
+        problems.append(
+            f"{_head_of(path)} is missing or damaged: rows may have been cut off at the end of the log; the next row writes it again"
+        )
+    return Audit(rows, problems, hashes[-1] if hashes else FIRST)
+
+
+def _head_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.head")
+
+
+def _read_head(path: Path) -> _Head | None:
+    """Return what the head of a log says, or None if there is none that can be read."""
+    try:
+        return msgspec.json.decode(_content(_head_of(path)), type=_Head)
+    except UNDECODABLE:
+        return None
+
+
+def _hash(line: bytes) -> str:
+    return sha256(line).hexdigest()
 
 
 class _Versioned(msgspec.Struct, frozen=True):

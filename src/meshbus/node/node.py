@@ -327,8 +327,7 @@ class Node:
         return settings_of(policy, self.node_id, self.config.name)
 
     def _begin(self, parts: _Parts) -> None:
-        for chain in self._tokens:
-            parts.tokens.use(chain)
+        parts.tokens.use_all()
         registry = self._first_policy().channels
         if registry is not None:
             self.set_channel_configs(registry)
@@ -1186,8 +1185,10 @@ class Node:
             self._parts.live.act(lambda engine, _now, out: engine.close_channel(channel, out))
 
     def _notice(self, event: Notice) -> None:
-        if isinstance(event, PolicyChanged) and self.mesh.is_gateway != self._announced[1]:
-            self.announce(self._announced[0])
+        if isinstance(event, PolicyChanged):
+            self._opened.tokens.use_all()
+            if self.mesh.is_gateway != self._announced[1]:
+                self.announce(self._announced[0])
         if isinstance(event, SlowConsumer):
             self.live.engine.counters.add("slow_consumer", "inbox" if event.subscription == INBOX else "subscription")
         self._notices.add(event)

@@ -1,7 +1,8 @@
 """Revocations in effect at one node: the records themselves, and the questions that every part of the engine asks.
 
 The set only grows, so the order in which records come and how often they come does not matter, and a replayed one changes
-nothing. There is one exception: a record about a token goes a day after the token has expired, when it means nothing any more.
+nothing. There is one exception: a record about a token goes a day after the token has expired, when it means nothing any more,
+unless the token is renewable: its line may go on for as long as there is an issuer that does not know the record.
 Of several records about the same, the last one is kept.
 
 A succession retires a key as the revocation of its node does, and names the *heir*: the key by which the same node goes on.
@@ -196,11 +197,14 @@ class Revocations:
         over = [record_id for record_id, record in self._records.items() if is_over(record, unix)]
         for record_id in over:
             del self._records[record_id]
-        self.version += bool(over)
+        if over:
+            self.version += 1
+            left = (record.token for record in self._records.values())
+            self._tokens.revoke_only(token for token in left if token is not None)
         return len(over)
 
 
 def is_over(record: Revocation, unix: int) -> bool:
-    """Return whether a record is about a token that expired at least a day ago, so that nobody needs it."""
+    """Return whether a record is about a token that expired at least a day ago for good, so that nobody needs it."""
     token = record.token
-    return token is not None and token.expired(unix - KEPT_S)
+    return token is not None and not token.is_renewable and token.expired(unix - KEPT_S)

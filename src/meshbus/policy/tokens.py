@@ -6,8 +6,8 @@ A signature proves only who signed. The rules of trust (policy.md §7.5):
 - A token of another issuer counts only with a chain of parents up to a root (`verify_chain`): the subject of each parent
   is the issuer of the next token, each parent may delegate, with a greater depth than its child, and no child exceeds
   its parent in scope, channel or time.
-- A token whose generation is below the floor of its issuer is revoked, and so is one that a record of the fleet names
-  (policy/revocations.py), and every token below it in a chain.
+- A token whose generation is below the floor of its issuer is revoked. So is one that a record of the fleet names
+  (policy/revocations.py), with all that came of it by renewal or of which it came, and every token below it in a chain.
 
 - A token of a key that was succeeded by another one counts for its heir, as long as the fleet holds the record of it.
 
@@ -76,8 +76,8 @@ class TokenCache:
         self._floors: dict[bytes, int] = {}
         self._has_prefixes = False
         """Whether a token for a prefix was ever kept; until then, no name is cut into its prefixes."""
-        self._revoked: dict[bytes, int] = {}
-        """When tokens that were revoked one by one expire, by their signed bytes."""
+        self._revoked: set[bytes] = set()
+        """Lines of tokens that were revoked one by one."""
         self.earlier_of: Callable[[bytes], Sequence[bytes]] = _none
         """Returns the keys that a key has succeeded (policy/revocations.py); their tokens count for it."""
 
@@ -175,15 +175,19 @@ class TokenCache:
         return entity_id is not None and (token.subject == entity_id or token.subject in self.earlier_of(entity_id))
 
     def revoke(self, token: PermissionToken) -> None:
-        """Revoke one token, until it expires."""
+        """Revoke a token with all of its line."""
         # Not by its signature: whoever issued it could sign the same again in another way.
-        self._revoked[token.signed_bytes] = token.not_after
+        self._revoked.add(token.line)
+
+    def revoke_only(self, tokens: Iterable[PermissionToken]) -> None:
+        """Revoke these tokens with all of their lines, and no others; what was below a floor stays so."""
+        self._revoked = {token.line for token in tokens}
 
     def revoked(self, token: PermissionToken) -> bool:
-        """Return whether a token is below the floor of its issuer, or was revoked itself."""
+        """Return whether a token is below the floor of its issuer, or one of its line was revoked."""
         if token.issuer_generation < self.floor(token.issuer):
             return True
-        return bool(self._revoked) and token.signed_bytes in self._revoked
+        return bool(self._revoked) and token.line in self._revoked
 
     def evict_expired(self, now: float) -> int:
         """Remove the expired tokens, and return how many there were."""
@@ -194,8 +198,6 @@ class TokenCache:
                 self._slots[slot] = kept
             else:
                 del self._slots[slot]
-        ended = max(int(now) - self.skew_s, 0)
-        self._revoked = {signed: not_after for signed, not_after in self._revoked.items() if not_after > ended}
         return before - len(self)
 
     def _prove_alone(self, token: PermissionToken) -> Chain:

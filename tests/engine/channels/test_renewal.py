@@ -15,6 +15,7 @@ from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.policy.reason import Reason
 from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath
 from meshbus.wire.constants import Subprotocol
+from meshbus.wire.messages.revocation import Revocation, Revoked
 from meshbus.wire.messages.rotation import (
     NotRenewed,
     Present,
@@ -35,9 +36,9 @@ RENEWABLE = Scope.SUBSCRIBE | Scope.RENEWABLE
 class Trio:
     """An issuer, a publisher that trusts it, and the holder of a token."""
 
-    def __init__(self, limit_s: int | None = 10 * TTL_S, publisher: dict[str, Any] | None = None) -> None:
+    def __init__(self, limit_s: int | None = 10**9, publisher: dict[str, Any] | None = None, **issuer: Any) -> None:
         self.net = FakeNet(11)
-        self.issuer = self.net.create("issuer", renew_tokens_s=limit_s, **SECURE)
+        self.issuer = self.net.create("issuer", renew_tokens_s=limit_s, **{**SECURE, **issuer})
         trusting = {**SECURE, "trusted_issuers": (self.issuer.engine.identity.entity_id,), **(publisher or {})}
         self.publisher = self.net.create("publisher", **trusting)
         self.holder = self.net.create("holder", **SECURE)
@@ -277,9 +278,7 @@ def test_an_issuer_gets_another_key_and_its_tokens_follow_without_a_gap() -> Non
     for node in (trio.publisher, trio.holder):
         node.engine.tokens.trust((node.engine.identity.entity_id, old_key, new_key))
     trio.publisher.engine.tokens.insert(
-        trio.token(Scope.PUBLISH, trio.publisher, ttl_s=10**9).renewed(
-            new.engine.identity, now=trio.unix, max_s=10**9, entropy=trio.net.entropy("publisher")
-        )
+        trio.token(Scope.PUBLISH, trio.publisher, ttl_s=10**9).renewed(new.engine.identity, now=trio.unix, max_s=10**9)
     )
     with trio.issuer.turn() as (engine, now, out):  # the old issuer's node is switched off
         engine.close(now, out)
@@ -307,6 +306,48 @@ def test_an_issuer_gets_another_key_and_its_tokens_follow_without_a_gap() -> Non
         engine.subscribe(trio.publisher.node_id, ChannelName(CHANNEL), now, out, token=mine)
     trio.net.run(for_s=1)
     assert count(trio.publisher, Reason.TOKEN_UNTRUSTED) == 1
+
+
+@pytest.mark.parametrize("named", ["the first", "the present"])
+@pytest.mark.parametrize("after_s", [0, 10 * 86_400])
+def test_a_revoked_token_takes_all_tokens_of_its_line_with_it(named: str, after_s: int) -> None:
+    """A token in a lost file was renewed meanwhile, perhaps for days, and is revoked by any of its forms."""
+    fleet = Identity.from_seed(bytes([78]) * 32)
+    trusting: dict[str, Any] = {
+        "policy_issuers": (fleet.entity_id,),
+        "carries": frozenset({Subprotocol.ROTATION, Subprotocol.REVOCATION}),
+    }
+    trio = Trio(publisher=trusting, **trusting)
+    first = trio.token(ttl_s=TTL_S + after_s)
+    trio.hold(first)
+    subscribed(trio.holder, trio.publisher, token=encode_chain((first,)))
+    trio.net.run(for_s=1)
+    present = first
+    for _ in range(3):
+        trio.net.clock.unix_s += (present.not_after - present.not_before) * 3 // 4
+        trio.net.run(for_s=subject.RETRY_S + 1)
+        trio.apply_renewals()
+        trio.net.run(for_s=1)
+        present = trio.holder.happened(TokenRenewed)[-1].new
+    assert len(trio.holder.happened(TokenRenewed)) == 3
+    assert first.expired(trio.unix)
+    other = trio.token(entropy=trio.net.entropy("other"))  # what the issuer gives it on purpose is another token
+    record = Revocation.sign(
+        fleet, Revoked.TOKEN, (first if named == "the first" else present).signed_bytes, at=0, reason="in a log file"
+    )
+    with trio.publisher.turn() as (engine, now, out):
+        assert engine.revoking is not None
+        assert engine.revoking.revoke(record, now, out)
+    trio.net.run(for_s=1)
+    assert trio.publisher.happened(Unsubscribed)
+    for node in (trio.issuer, trio.publisher):
+        assert node.engine.tokens.revoked(present)
+        assert node.engine.tokens.revoked(first)
+        assert not node.engine.tokens.revoked(other)
+    trio.net.clock.unix_s += (present.not_after - present.not_before) * 3 // 4
+    trio.net.run(for_s=subject.RETRY_S + 1)
+    assert len(trio.holder.happened(TokenRenewed)) == 3
+    assert [told.why for told in trio.holder.happened(TokenNotRenewed)] == ["revoked"]
 
 
 def test_a_trusted_issuer_that_does_not_replace_the_old_one_refuses_and_a_stranger_is_not_asked() -> None:

@@ -87,6 +87,23 @@ def test_after_the_window_the_old_key_is_refused_with_a_reason_of_its_own(direct
     assert count(old, Reason.HANDSHAKE_UNVERIFIED) == 1, "the old key is not tried any more"
 
 
+@pytest.mark.parametrize("end", ["early", "set back"])
+def test_a_window_that_ended_early_or_before_the_clock_was_set_back_stays_closed_with_its_reason(end: str) -> None:
+    net = FakeNet(8)
+    new, old = net.create("new", psk=NEW, previous_psk=previous(net)), net.create("old", **QUICK)
+    if end == "early":
+        with new.turn() as (engine, now, out):
+            engine.set_mesh_keys(NEW, None, now, out)
+    else:
+        net.run(for_s=WINDOW_S)
+        net.clock.unix_s -= 10 * int(WINDOW_S)
+    old.connect(new)
+    net.run(for_s=2)
+    assert old.happened(HandshakeFailed)
+    assert count(new, Reason.HANDSHAKE_RETIRED_KEY) == 1
+    assert count(new, Reason.HANDSHAKE_UNVERIFIED) == 0
+
+
 def test_a_session_that_began_with_the_new_key_stays() -> None:
     net = FakeNet(4)
     one, other = net.create("one"), net.create("other")

@@ -31,6 +31,19 @@ def test_two_keys_in_the_window_and_one_after_it() -> None:
         assert keys.left_s(now) == 0.0
 
 
+def test_a_window_that_was_ended_stays_closed_and_its_key_is_recognized() -> None:
+    keys = MeshKeys(NEW, PreviousKey(OLD, wall(10.0)), wall)
+    keys.change(NEW, None)
+    assert (keys.accepted(1.0), keys.known) == ((NEW,), (NEW, OLD))
+    keys.change(OTHER, PreviousKey(NEW, wall(10.0)))
+    assert keys.accepted(1.0) == (OTHER, NEW)
+    keys.retire()
+    assert (keys.accepted(1.0), keys.known) == ((OTHER,), (OTHER, NEW))
+    alone = MeshKeys(NEW, None, wall)
+    alone.retire()
+    assert alone.known == (NEW,)
+
+
 def test_secrets_are_not_shown() -> None:
     assert repr(PreviousKey(OLD, 5)) == "PreviousKey(until_ns=5)"
     assert PreviousKey(OLD, 5).__rich_repr__() == [("until_ns", 5)]

@@ -118,3 +118,29 @@ async def test_a_token_with_a_wrong_signature_is_our_error(tmp_path: Path) -> No
             node.add_token(wrong)
         node.add_token(good)
         assert node._tokens == [(good,)]
+
+
+async def test_a_policy_that_trusts_an_issuer_makes_the_tokens_of_this_node_count_for_its_own_publishing(
+    tmp_path: Path,
+) -> None:
+    create_psk(tmp_path / "mesh.key")
+    issuer, holder = create_identity(tmp_path / "issuer.toml"), create_identity(tmp_path / "holder.toml")
+    now = time.time_ns() // 10**9
+    token = PermissionToken.issue(
+        issuer, holder.entity_id, Scope.PUBLISH, CHANNEL, ttl_s=100, now=now, entropy=os.urandom
+    )
+    (tmp_path / "token").write_text(format_tokens((token,)), "utf-8")
+    channel = f'[[channels]]\nname = "{CHANNEL}"\nrequire_token = true\n'
+    policy = tmp_path / "policy.toml"
+    policy.write_text(channel, "utf-8")
+    given: dict[str, Any] = {"policy_file": policy, "tokens": [tmp_path / "token"], "psk_file": tmp_path / "mesh.key"}
+    async with Node.open(identity=tmp_path / "holder.toml", **given) as node:
+        with pytest.raises(AuthError):
+            await node.publisher(CHANNEL).publish(b"scan")
+        policy.write_text(f'trusted_issuers = ["{issuer.entity_id.hex()}"]\n{channel}', "utf-8")
+        await node.apply_policy(by="ada")
+        await node.publisher(CHANNEL).publish(b"scan")
+        policy.write_text(channel, "utf-8")
+        await node.apply_policy(by="ada")
+        with pytest.raises(AuthError):
+            await node.publisher(CHANNEL).publish(b"scan")

@@ -118,7 +118,7 @@ async def test_a_fleet_of_five_changes_its_mesh_key_under_load(tmp_path: Path) -
         stranger = await stack.enter_async_context(member(tmp_path / "stranger", first, handshake_attempts=1))
         with pytest.raises(HandshakeError):
             await stranger.connect(nodes[0].address, public_key=nodes[0].public_key)
-        assert nodes[0].live.engine.counters.get(*Reason.HANDSHAKE_UNVERIFIED.counter) >= 1
+        assert nodes[0].live.engine.counters.get(*Reason.HANDSHAKE_RETIRED_KEY.counter) >= 1
 
 
 async def test_what_does_not_follow_from_the_key_in_force_is_refused_with_a_reason_and_a_row(tmp_path: Path) -> None:

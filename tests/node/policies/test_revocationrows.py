@@ -35,6 +35,10 @@ def test_the_row_of_a_right_and_of_a_token() -> None:
     assert row["at"] == str(2**64 - 1)
     succeeded = revocation_row(Revocation.succeed(ROVER, ISSUER, at=1, reason="new key"), None)
     assert (succeeded["revoked"], succeeded["heir"]) == ("succession", ISSUER.entity_id.hex())
+    scope = Scope.ALL | Scope.RENEWABLE
+    lasting = PermissionToken.issue(ISSUER, ROVER.entity_id, scope, "a/b", ttl_s=60, now=0, entropy=bytes)
+    record = Revocation.sign(ISSUER, Revoked.TOKEN, lasting.signed_bytes, at=1, reason="leaked")
+    assert revocation_row(record, None)["until"] is None, "those that were renewed from it may last longer"
 
 
 def test_a_record_is_given_in_hex() -> None:

@@ -305,3 +305,23 @@ def test_chains_are_bounded(length: int) -> None:
 def test_hostile_chains_are_refused_or_read() -> None:
     chain = encode_chain([issue(), issue(Scope.ALL)])
     assert_survives(decode_chain, [chain, count_chain(chain)])
+
+
+# ── renewal ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_line_has_all_that_renewal_keeps() -> None:
+    first = issue(Scope.SUBSCRIBE | Scope.RENEWABLE, generation=3, delegation_depth=1)
+    second = first.renewed(ROOT, now=1070.0, max_s=50)
+    assert (second.not_before, second.not_after) == (1070, 1120)
+    second.verify(1071)
+    third = second.renewed(ALICE, now=1090.0, max_s=1000)
+    third.verify(1091)
+    assert third.issuer == ALICE.entity_id
+    assert first.line == second.line == third.line
+    assert [second.follows(first), third.follows(first), first.follows(second)] == [True, True, False]
+    for name in ("subject", "scope", "channel_hash", "issuer_generation", "delegation_depth", "nonce"):
+        kept = getattr(third, name)
+        other = msgspec.structs.replace(third, **{name: bytes(32) if name == "subject" else kept + 1})
+        assert other.line != first.line
+        assert not other.follows(first)

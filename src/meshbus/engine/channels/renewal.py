@@ -4,8 +4,8 @@
     a third of the time is left ──► RENEW ──►          its own token? of this peer? allowed? valid? not revoked? not early?
     verifies, keeps it; notice; PRESENT to peers ◄──   RENEWED, or REFUSED with the reason
 
-A token that follows is for the same subject, scope and channel, lasts as long as the old one did, and at most as long as the
-issuer's limit. The issuer must have allowed it in the token (Scope.RENEWABLE), and must be a peer: renewal needs no third node,
+A token that follows is for the same subject, scope and channel, with the same nonce, so that a revocation of one reaches all
+(policy/tokens.py). It lasts as long as the old one did, and at most as long as the issuer's limit. The issuer must have allowed it in the token (Scope.RENEWABLE), and must be a peer: renewal needs no third node,
 and happens in secure sessions only, where the entity at the other end is known. Delegated tokens are not renewed: they end
 with their parent.
 
@@ -32,7 +32,7 @@ from meshbus.wire.messages.rotation import NotRenewed, Present, Refusal, Renew, 
 from meshbus.wire.messages.token import PermissionToken
 
 RETRY_S = 60.0
-"""How often an issuer that refused, or did not answer, is asked again. Our choice."""
+"""How often an issuer that refused, or did not answer, is asked again, and the time is looked at. Our choice."""
 SIGN_US = 500.0
 """What one renewal costs: the check of a signature and a new one."""
 _NANOSECONDS = 1_000_000_000
@@ -45,7 +45,6 @@ class Renewals:
 
     def __init__(self, context: Context, send: Send) -> None:
         self._identity = context.identity
-        self._entropy = context.entropy
         self._wall = context.wall
         self._peers = context.peers
         self._counters = context.counters
@@ -66,7 +65,7 @@ class Renewals:
         """Renew a token of this node before it expires, if its issuer allows that."""
         if token.is_renewable and self._tokens.names(token, self._identity.entity_id):
             self._held[token.nonce] = token
-            self._due.set(token.nonce, self._renew_at(token, now))
+            self._look_later(token, now)
 
     def drop(self, token: PermissionToken) -> None:
         """Stop renewing a token."""
@@ -81,7 +80,11 @@ class Renewals:
     def tick(self, now: float, out: Output) -> None:
         """Ask the issuers of the tokens that are due."""
         for nonce in self._due.over(now):
-            self._ask(self._held[nonce], now, out)
+            token = self._held[nonce]
+            if self._renew_at(token, now) <= now:
+                self._ask(token, now, out)
+            else:
+                self._look_later(token, now)
 
     def agreed(self, peer: Peer, now: float, out: Output) -> None:
         """Ask for the tokens that are due and that a peer can renew: it may have been away."""
@@ -96,6 +99,10 @@ class Renewals:
         self._due.set(token.nonce, now + RETRY_S)
         for peer in self._renewers(token):
             self._send(peer, Renew(token), now, out)
+
+    def _look_later(self, token: PermissionToken, now: float) -> None:
+        """Look at a token when it is to be renewed, and now and then before: the wall clock may be set."""
+        self._due.set(token.nonce, min(self._renew_at(token, now), now + RETRY_S))
 
     def _renewers(self, token: PermissionToken) -> list[Peer]:
         """Return who may renew a token: its issuer, or without it the other issuers that are trusted here."""
@@ -141,7 +148,7 @@ class Renewals:
             self._send(peer, NotRenewed(token.nonce, refusal or Refusal.OFF), now, out)
             return
         unix = self._unix(now)
-        new = token.renewed(self._identity, now=unix, max_s=self._limit_s, entropy=self._entropy)
+        new = token.renewed(self._identity, now=unix, max_s=self._limit_s)
         out.control.append(TokenIssued(peer.node_id, new))
         self._send(peer, Renewed(new), now, out)
 

@@ -52,6 +52,7 @@ class KeyWindow(Service):
             self.changed(now)
             return
         self._check_at = None
+        self._keys.retire()  # a clock that is set back does not open the window again
         for node_id in [peer.node_id for peer in self._peers if self._is_retired(peer, now)]:
             self._counters.count(Reason.REFUSE_RETIRED_KEY)
             self._services[Presence].part_from(node_id, DownReason.RETIRED, now, out)

@@ -36,6 +36,18 @@ class MeshKeys:
         """Return whether a key may be used now."""
         return key in self.accepted(now)
 
+    def change(self, current: bytes, previous: PreviousKey | None) -> None:
+        """Use other keys. Without a previous one, the window ends now: the key of before is recognized all the same."""
+        if previous is None and current == self.current:
+            self.retire()
+        else:
+            self.current, self.previous = current, previous
+
+    def retire(self) -> None:
+        """End the window of the previous key for good, whatever the wall clock says from now on."""
+        if self.previous is not None:
+            self.previous = PreviousKey(self.previous.key, 0)
+
     def left_s(self, now: float) -> float:
         """Return how much of the window of the previous key is left; nothing if there is none."""
         return 0.0 if self.previous is None else max(self.previous.until_ns - self._wall(now), 0) / 1e9

@@ -51,6 +51,11 @@ class TokenKeeper:
         self._storing = asyncio.Lock()
         self._tasks = TaskOwner("storing a token", _logger)
 
+    def use_all(self) -> None:
+        """Use every chain that the node holds; also after a change of the policy, which may trust an issuer from now on."""
+        for chain in self.chains:
+            self.use(chain)
+
     def use(self, chain: Chain) -> None:
         """Use a chain for our own publishing too, if we would trust it when presented by others, and renew it in time."""
         try:

@@ -22,7 +22,7 @@ def revocation_row(record: Revocation, name: str | None) -> dict[str, Any]:
         "reason": record.reason,
         "at": _time(record.at),
         "issuer": record.issuer.hex(),
-        "until": None if token is None else _time(token.not_after),
+        "until": None if token is None or token.is_renewable else _time(token.not_after),
     }
 
 

@@ -55,7 +55,7 @@ class Revoked(IntEnum):
     PUBLISH = 2
     SUBSCRIBE = 3
     TOKEN = 4
-    """One token, and what was delegated by it."""
+    """One token with all of its line (PermissionToken.line), and what was delegated by it."""
     SUCCESSION = 5
     """Everything, in favor of another key of the same node."""
 

@@ -73,6 +73,7 @@ class PermissionToken(msgspec.Struct, frozen=True):
     delegation_depth: int
     """How many more times it may be delegated."""
     nonce: int
+    """Random, and the same in all tokens that follow from one by renewal."""
     signature: bytes
 
     @classmethod
@@ -151,6 +152,12 @@ class PermissionToken(msgspec.Struct, frozen=True):
         """The 105 bytes that the signature covers."""
         return _SIGNED.pack(*msgspec.structs.astuple(self)[:-1])
 
+    @property
+    def line(self) -> bytes:
+        """Names a token and all that come of it by renewal: what is signed, without the issuer and the times."""
+        fields = {"issuer": bytes(KEY_BYTES), "not_before": 0, "not_after": 0}
+        return msgspec.structs.replace(self, **fields).signed_bytes
+
     def verify(self, now: float, skew_s: int = 0) -> None:
         """Check the signature, then the times, tolerating clocks that differ by `skew_s`.
 
@@ -208,27 +215,15 @@ class PermissionToken(msgspec.Struct, frozen=True):
         return self.is_prefix and isinstance(channel, str) and self.channel_hash in prefixes_of(channel)
 
     def follows(self, earlier: PermissionToken) -> bool:
-        """Return whether this token permits what an earlier one did, and lasts longer; issuers are not compared."""
-        return (
-            (self.subject, self.scope, self.channel_hash) == (earlier.subject, earlier.scope, earlier.channel_hash)
-            and self.delegation_depth == earlier.delegation_depth
-            and self.not_after > earlier.not_after
-        )
+        """Return whether this token came of an earlier one by renewal, and lasts longer; issuers are not compared."""
+        return self.line == earlier.line and self.not_after > earlier.not_after
 
-    def renewed(self, issuer: Identity, *, now: float, max_s: int, entropy: Entropy) -> PermissionToken:
+    def renewed(self, issuer: Identity, *, now: float, max_s: int) -> PermissionToken:
         """Sign a token that follows this one: for as long as this one, at most for `max_s` seconds, from now on."""
         start = int(now)
-        return _signed(
-            issuer,
-            self.subject,
-            scope=self.scope,
-            channel_hash=self.channel_hash,
-            generation=self.issuer_generation,
-            not_before=start,
-            not_after=start + min(self.not_after - self.not_before, max_s),
-            delegation_depth=self.delegation_depth,
-            entropy=entropy,
-        )
+        ends = start + min(self.not_after - self.not_before, max_s)
+        fields = {"issuer": issuer.entity_id, "not_before": start, "not_after": ends}
+        return _sign(issuer, msgspec.structs.replace(self, **fields))
 
 
 def encode_token(token: PermissionToken) -> bytes:
@@ -293,6 +288,10 @@ def _signed(
         nonce=int.from_bytes(entropy(8), "little"),
         signature=bytes(SIGNATURE_BYTES),
     )
+    return _sign(issuer, unsigned)
+
+
+def _sign(issuer: Identity, unsigned: PermissionToken) -> PermissionToken:
     _check_sizes(unsigned)
     return msgspec.structs.replace(unsigned, signature=issuer.sign(unsigned.signed_bytes))
 
