@@ -6,7 +6,7 @@ the fleet is cut off at that moment and comes back two minutes later.
 
 Times are virtual, those of the network alone: what a node computes takes no time, and the path between any two has the same
 latency, jitter and loss. So they say how many round trips and timers are in the way, not how fast a machine is. Real processes
-are in tests/cli/test_revoke.py.
+are in tests/cli/test_revoke.py and tests/trust.
 """
 
 from __future__ import annotations
