@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 from meshbus.cli.exit import Exit
-from meshbus.keyfile import create_identity, create_next_psk, create_psk, load_mesh_key
+from meshbus.keyfile import create_identity, create_next_psk, create_psk, load_identity, load_mesh_key
 from meshbus.node.audit import AuditKind, read_audit
 from tests.cli.conftest import Meshbus
 from tests.cli.running import running, until
@@ -62,3 +62,41 @@ def test_a_file_that_is_no_mesh_key_is_refused_before_a_node_is_asked(meshbus: M
     result = meshbus("rotate", "psk", "next.key", "--admin", home / "none.sock")
     assert result.code == Exit.USAGE
     assert "is damaged, or another kind of file" in result.err
+
+
+def test_a_running_node_gets_another_key_that_its_issuer_signs_and_keeps_it_when_it_is_killed(
+    meshbus: Meshbus, tmp_path: Path, home: Path
+) -> None:
+    create_psk(tmp_path / "mesh.key")
+    issuer = create_identity(tmp_path / "issuer.toml")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "policy.toml").write_text("", "utf-8")
+    settings = f'policy_file = "policy.toml"\npolicy_issuers = ["{issuer.entity_id.hex()}"]\n'
+    with running(tmp_path / "a", settings) as node:
+        peer = f'[[peers]]\naddress = "{node.address}"\npublic_key = "{node.public_key}"\n'
+        with running(tmp_path / "b", settings + peer) as other:
+            secure = [True]
+            until(
+                lambda: [row["secure"] for row in meshbus("peers", "--admin", other.admin).rows],
+                lambda rows: rows == secure,
+            )
+            result = meshbus("rotate", "identity", "--admin", node.admin)
+            assert result.code == Exit.USAGE
+            assert "--identity" in result.err
+            signed = ("--identity", tmp_path / "issuer.toml", "--reason", "copied")
+            result = meshbus("rotate", "identity", *signed, "--admin", node.admin)
+            assert result.code == Exit.OK, result.err
+            assert node.public_key in result.rows[0]["change"]
+            node.process.kill()  # at once: what counts is on the disk
+            key = load_identity(tmp_path / "a" / "id.toml").entity_id.hex()
+            assert key != node.public_key
+            assert key in result.rows[0]["change"]
+            (row,) = meshbus("revoke", "ls", "--admin", other.admin).rows
+            assert (row["revoked"], row["public_key"], row["heir"]) == ("succession", node.public_key, key)
+            rows = read_audit(tmp_path / "a" / "policy.toml.history").rows
+            assert [one.result for one in rows if one.kind == AuditKind.ROTATION] == ["refused", "applied"]
+    with running(tmp_path / "a", settings) as again:
+        assert again.public_key == key
+        (row,) = meshbus("revoke", "ls", "--admin", again.admin).rows
+        assert row["heir"] == key

@@ -13,6 +13,7 @@ from meshbus.errors import AuthError, AuthFault, LocalProtocolError
 from meshbus.names.identity import (
     KEY_BYTES,
     Identity,
+    OwnIdentity,
     derive_node_id,
     derive_origin_hash,
     noise_public_key,
@@ -145,3 +146,14 @@ def test_one_public_key_gives_the_noise_key_too() -> None:
 def test_what_is_no_public_key_is_refused(key: bytes) -> None:
     with pytest.raises(LocalProtocolError, match=r"is not the public key of a meshbus node; .* or pass node_id too"):
         noise_public_key(key)
+
+
+def test_the_identity_of_a_running_node_changes_for_all_who_hold_it() -> None:
+    first, second = Identity.from_seed(bytes(32)), Identity.from_seed(bytes(range(32)))
+    own = OwnIdentity(first)
+    assert own == first
+    assert own.can_sign
+    own.become(second)
+    assert (own, own.node_id, own.origin_hash) == (second, second.node_id, second.origin_hash)
+    assert own.sign(b"x") == second.sign(b"x")
+    assert own.noise_private_key == second.noise_private_key

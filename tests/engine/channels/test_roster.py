@@ -266,3 +266,18 @@ class RosterMachine(RuleBasedStateMachine):
 
 
 TestRosterMachine = RosterMachine.TestCase
+
+
+def test_a_subscriber_with_another_id_keeps_its_place() -> None:
+    roster = SubscriberRoster()
+    one, two = ChannelName("a"), ChannelName("b")
+    roster.add(one, 1)
+    roster.add(two, 1, "group", request=5)
+    roster.add(one, 2)
+    version = roster.version
+    assert roster.rename(1, 9) == [one, two]
+    assert roster.version > version
+    assert roster.members("a") == [2, 9]
+    assert roster.groups("b") == {"group": [9]}
+    assert roster.holds(two, 9, 5)
+    assert roster.channels_of(1) == roster.rename(1, 9) == []

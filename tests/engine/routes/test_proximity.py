@@ -148,3 +148,14 @@ def test_a_latency_that_was_not_measured_is_not_zero() -> None:
     graph.seed(2, "at 2", 0.0)
     heard(graph, 3, 3, delay_us=400)
     assert [graph.latency_to(node_id) for node_id in (2, 3, 4)] == [None, 400, None]
+
+
+def test_a_node_with_another_id_keeps_its_place_in_the_graph() -> None:
+    graph = ProximityGraph(1)
+    graph.seed(2, "two", 0.0)
+    graph.observe(Pingwave(node_id=3, seq=1, ttl=1, timestamp_us=0, hop_count=1), 2, "two", 0.0, 0)
+    graph.rename(2, 9)
+    assert graph.get(2) is None
+    assert graph.path_to(3) == [9, 3]
+    graph.rename(1, 8)  # this node itself
+    assert graph.path_to(3) == [9, 3]

@@ -156,3 +156,16 @@ def test_a_pair_that_was_refused_by_a_rule_by_prefix_is_checked_again_after_a_ch
     version = scene.publishers.version
     scene.publishers.recheck(2.0)
     assert scene.publishers.version == version, "rules by name are in the guard"
+
+
+def test_the_origin_of_a_succeeded_key_is_judged_as_that_of_its_heir() -> None:
+    scene = Rig()
+    scene.announce(ALICE, "skill")
+    assert scene.allowed(ALICE, SKILLED)
+    scene.index.rename(ALICE.node_id, BOB.node_id, 0.0)
+    scene.publishers.rename(ALICE.node_id, BOB.node_id, BOB.entity_id)
+    scene.publishers.recheck(1.0)
+    assert scene.allowed(ALICE, SKILLED)
+    scene.index.apply(BOB.node_id, CapabilitySet(), 5, 300, 1.0)
+    scene.publishers.recheck(2.0)
+    assert not scene.allowed(ALICE, SKILLED)

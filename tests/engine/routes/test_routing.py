@@ -155,3 +155,16 @@ def test_whatever_is_heard_the_table_stays_in_order(heard: list[tuple[int, str, 
         assert route.hop in route.ways
         assert len(route.ways) <= MAX_WAYS
         assert route.heard_at >= max(way.heard_at for way in route.ways.values())
+
+
+def test_the_ways_to_a_node_with_another_id_stay() -> None:
+    heard: list[tuple[int, object]] = []
+    table = RoutingTable(changed=lambda dest, hop: heard.append((dest, hop)))
+    table.install(1, "hop", 0.0)
+    table.rename(1, 9)
+    assert (table.lookup(1, 0.0), table.lookup(9, 0.0)) == (None, "hop")
+    assert heard == [(1, "hop"), (1, None), (9, "hop")]
+    table.install(2, "other", 0.0)
+    table.rename(2, 9)
+    table.rename(3, 9)
+    assert (table.lookup(9, 0.0), len(table)) == ("hop", 1)

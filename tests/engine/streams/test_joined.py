@@ -25,3 +25,15 @@ def test_streams_get_their_names_back_while_a_request_asks_for_them() -> None:
     assert joined.remove(1, C, 7)
     assert joined.channels_of(1) == []
     assert not joined.remove(2, A)
+
+
+def test_a_publisher_with_another_id_keeps_its_channels() -> None:
+    joined, channel = JoinedChannels(), ChannelName("a")
+    joined.add(1, channel, 5)
+    version = joined.version
+    joined.rename(1, 9)
+    joined.rename(2, 9)
+    assert joined.version == version + 1
+    assert joined.channel_of(9, channel.stream_id) == channel
+    assert joined.holds(9, channel, 5)
+    assert joined.channel_of(1, channel.stream_id) is None

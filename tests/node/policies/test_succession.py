@@ -23,6 +23,7 @@ from meshbus.keyfile import (
     replace_identity,
     save_certificate,
 )
+from meshbus.log.reader import LogReader
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
@@ -372,3 +373,63 @@ async def test_a_certificate_of_the_old_key_is_that_of_the_heir(tmp_path: Path) 
         assert again.certificate == certificate
     with pytest.raises(ConfigError, match="is of the key"):
         member(tmp_path / "other", certificate=tmp_path / "rover" / "rover.cert")
+
+
+async def test_logs_of_both_ends_have_the_same_origin_and_number_for_every_event(tmp_path: Path) -> None:
+    """Otherwise tables would have an event twice: once of the publisher's log, once of the subscriber's."""
+    async with AsyncExitStack() as stack:
+        settings = {"log_dir": tmp_path / "rover" / "logs", "channels": [{"name": CHANNEL, "log": "published"}]}
+        rover = await stack.enter_async_context(member(tmp_path / "rover", unlisted_channels="open", **settings))
+        settings = {"log_dir": tmp_path / "dock" / "logs", "channels": [{"name": CHANNEL, "log": "received"}]}
+        dock = await stack.enter_async_context(member(tmp_path / "dock", unlisted_channels="open", **settings))
+        await rover.connect(dock.address, public_key=dock.public_key)
+        await until(lambda: all(is_whole([rover, dock])))
+        publisher, stop = rover.publisher(CHANNEL, reliable=True), asyncio.Event()
+        origin = rover.identity.origin_hash
+        subscription = await stack.enter_async_context(dock.subscribe(CHANNEL))
+        received = sent = 0
+
+        async def load() -> None:
+            nonlocal sent
+            while not stop.is_set():
+                await publisher.publish_batch([b"%d" % one for one in range(sent, sent + 20)])
+                sent += 20
+                await asyncio.sleep(0)
+
+        async def read() -> None:
+            nonlocal received
+            async for _ in subscription:
+                received += 1
+
+        async with asyncio.TaskGroup() as tasks:
+            reading, loading = tasks.create_task(read()), tasks.create_task(load())
+            await until(lambda: received > 200)
+            await rover.rotate_identity(timeout_s=PATIENCE_S)
+            before = received
+            await until(lambda: received > before + 200)
+            stop.set()
+            await loading
+            await until(lambda: received == sent)
+            reading.cancel()
+    rows = [
+        [(event.origin, event.pub_seq) for event in LogReader(tmp_path / place, CHANNEL).snapshot().events()]
+        for place in ("rover/logs/published", "dock/logs/received")
+    ]
+    assert rows[0] == rows[1]
+    assert len(rows[0]) == sent
+    assert {one for one, _ in rows[0]} == {origin}  # until the next start: numbers count with it
+
+
+async def test_members_of_replicated_channels_and_hosts_of_daemons_keep_their_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = {"name": CHANNEL, "replicas": ["rover", "dock", "base"]}
+    async with member(tmp_path / "rover", name="rover", log_dir=tmp_path / "logs", channels=[entry]) as rover:
+        with pytest.raises(ConfigError, match="meshbus replica remove"):
+            await rover.rotate_identity()
+    async with member(tmp_path / "host", daemons_dir=tmp_path / "daemons", log_dir=tmp_path / "host" / "logs") as host:
+        monkeypatch.setattr(host.daemons, "list", lambda: ["one"])
+        with pytest.raises(ConfigError, match="meshbus daemon move"):
+            await host.rotate_identity()
+        monkeypatch.undo()
+        await host.rotate_identity()

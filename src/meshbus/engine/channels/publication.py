@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import numpy as np
 
 from meshbus.engine.base.boundedmap import BoundedMap
@@ -86,7 +85,7 @@ class Prepared(NamedTuple):
     aside: bool = False
     """Whether other events of the channel may overtake it: it is reliable because it is large, and they are not."""
     origin: int = 0
-    """The origin hash of its events, as a log has them; 0 for that of this node at the moment of sending."""
+    """The origin hash of its events, which a log has to have, too."""
 
 
 class Publication:
@@ -184,9 +183,12 @@ class Confirmation:
 class _Outlet:
     """What the events of a channel need: their numbers, and what all events of one plan share."""
 
-    __slots__ = ("header", "number", "plan", "report")
+    __slots__ = ("header", "number", "origin", "plan", "report")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, origin: int) -> None:
+        self.origin = origin
+        """The origin hash of its events. It stays when this node gets another key: the number of an event counts with it, and
+        what was sent before may have to be repeated beside what follows."""
         self.number = number
         """The publish number of the next event."""
         self.plan: PublishPlan | None = None
@@ -257,14 +259,14 @@ class Publications(Service):
         if longest <= MAX_EVENT:
             packed = equalize(encode_frames(offsets, data, max_payload=self._max_payload))
             plan = self._planner.plan(channel, config, now, packets=max(len(packed), 1))
-            return Prepared(plan, config, (packed,), events, nbytes, origin=self._identity.origin_hash)
+            return Prepared(plan, config, (packed,), events, nbytes, origin=self._outlet(channel, now).origin)
         sure = self._planner.carry_large(channel, config, longest)
         pieces = tuple(self._pieces(np.asarray(offsets, np.int64), data))
         packets = sum(
             len(piece) if isinstance(piece, Packed) else parts_of(len(piece), self._body_bytes) for piece in pieces
         )
         plan = self._planner.plan(channel, sure, now, packets=packets)
-        origin = self._identity.origin_hash
+        origin = self._outlet(channel, now).origin
         return Prepared(plan, config, pieces, events, nbytes, aside=sure is not config, origin=origin)
 
     def _pieces(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> Iterator[Packed | NDArray[np.uint8]]:
@@ -366,14 +368,15 @@ class Publications(Service):
         # profile.md §2: numbers continue over restarts; the wall clock is above every number used before. A clock
         # that was never set must not make them look like those of a log.
         number = self._wall(now)
-        outlet = _Outlet(number if number >= CLOCK_NUMBERS else number + CLOCK_NUMBERS)
+        first = number if number >= CLOCK_NUMBERS else number + CLOCK_NUMBERS
+        outlet = _Outlet(first, self._identity.origin_hash)
         self._outlets.put(channel, outlet)
         return outlet
 
     def _aim(self, outlet: _Outlet, plan: PublishPlan) -> None:
         """Send along a plan from now on: make what its events share."""
         outlet.plan = plan
-        outlet.header = plan.header(origin_hash=self._identity.origin_hash, subnet_id=self._subnet_id, hop_ttl=HOP_TTL)
+        outlet.header = plan.header(origin_hash=outlet.origin, subnet_id=self._subnet_id, hop_ttl=HOP_TTL)
         outlet.report = PublishReport(len(plan.legs), len(plan.legs), (), plan.filtered)
 
     def _send_slowly(
@@ -396,9 +399,6 @@ class Publications(Service):
         if outlet.plan is not prepared.plan:
             self._aim(outlet, prepared.plan)
         header = outlet.header
-        if prepared.origin not in {0, header.origin_hash}:
-            # This node got another key after the events were written to its log: both must say the same.
-            header = msgspec.structs.replace(header, origin_hash=prepared.origin)
         for piece in prepared.pieces:
             if isinstance(piece, Packed):
                 loads.append(Load(header, Packed(piece.data, piece.bounds, piece.counts, stamp), number))
@@ -410,11 +410,6 @@ class Publications(Service):
         publication = Publication(prepared, loads)
         self._run(publication, now, out)
         return publication
-
-    def became(self, old: int, now: float, out: Output) -> None:
-        """Mark events as those of the new key from now on."""
-        for known in self._outlets.items():
-            known[1].plan = None
 
     def next_timer(self) -> float | None:
         """Return 0 if `finish` has work to do, otherwise None."""

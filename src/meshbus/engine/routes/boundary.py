@@ -121,6 +121,12 @@ class Boundary:
         self._nodes.put(node_id, self._publishers.heard(node_id, entity_id, now))
         self._learn_from(node_id, now)
 
+    def renamed(self, old: int, new: int, entity_id: bytes, now: float) -> None:
+        """Judge what a node publishes that goes on under another key by what that key may do, whatever origin it names."""
+        self._nodes.pop(old)
+        self._publishers.rename(old, new, entity_id)
+        self.heard(new, entity_id, now)
+
     def _learn_from(self, node_id: int, now: float) -> None:
         """Learn the names of channels that a node announced, if this node is a gateway."""
         entry = self._index.get(node_id)

@@ -128,7 +128,7 @@ class Mesh(Service):
         self.table.rename(old, new)
         entity_id = self._revocations.key_of(new)
         if entity_id is not None:
-            self.boundary.heard(new, entity_id, now)
+            self.boundary.renamed(old, new, entity_id, now)
 
     def became(self, old: int, now: float, out: Output) -> None:
         """Name this node by its new id in what is sent through relays."""

@@ -103,6 +103,12 @@ class Publishers:
             self._settle(origin, name)
         return origin
 
+    def rename(self, old: int, new: int, entity_id: bytes) -> None:
+        """Take the origin of a key that was succeeded for one of its heir."""
+        for origin, (node_id, _) in list(self.origins.items()):
+            if node_id == old:
+                self.origins.put(origin, (new, entity_id))
+
     def recheck(self, now: float) -> None:
         """Check again what each publisher may publish on."""
         self._now = now

@@ -240,7 +240,7 @@ class ChannelPublisher:
             return live.act(release)
 
         try:
-            # Not as the log has it from its opening: this node may have got another key since then.
+            # Not that of the key with which the log was opened: this node may have got another one before its first event.
             columns.setdefault("origin", prepared.origin)
             done = await self._finish(await log.append(offsets, data, send, **columns), live.waiting)
         except PartialDelivery as error:
