@@ -176,6 +176,7 @@ class Traffic:
             return False
         self._small_at = now
         out.trains.append(peer.link.seal_one(header, payload, sequence, stamp))
+        out.timers = False
         return True
 
     def send_one(self, header: Header, payload: bytes, pub_seq: int, stamp: int, now: float, out: Output) -> None:
@@ -391,12 +392,15 @@ class Traffic:
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
-    def consumed(self, stream: RxStream, packets: int, payload_bytes: int, now: float) -> None:
-        """Count received packets of a plain stream, and schedule the grant for them."""
+    def consumed(self, stream: RxStream, packets: int, payload_bytes: int, now: float) -> bool:
+        """Count received packets of a plain stream, schedule the grant for them, and return whether it was scheduled anew."""
         before = stream.grant_due
         stream.consume(packets, payload_bytes, now)
-        if stream.grant_due != before and stream.grant_due is not None and not stream.held:
+        if stream.grant_due == before:
+            return False
+        if stream.grant_due is not None and not stream.held:
             self._grants.set(stream.stream_id, stream.grant_due)
+        return True
 
     def order(self, came: Ready, now: float, *, start: bool) -> Released:
         """Pass packets of a net-mesh peer's reliable stream through it, and return what it releases."""
