@@ -30,7 +30,7 @@ from meshbus.engine.session.peer import Peer, PeerTable
 from meshbus.errors import Fault, MalformedPacket, RemoteProtocolError, Replayed, UnknownVersion
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, ROUTE_MAGIC, Flags
-from meshbus.wire.datagram import DatagramKind, classify
+from meshbus.wire.datagram import NET_PREFIX, DatagramKind, classify
 from meshbus.wire.header import HEADER_DTYPE, Header, pack_header, unpack_header
 from meshbus.wire.headerbatch import HeaderStatus, read_headers
 from meshbus.wire.route import destination_of
@@ -325,16 +325,17 @@ class Intake:
 
     def receive_one(self, source: Address, datagram: memoryview, now: float, out: Output) -> None:
         """Handle one datagram, by its kind (transport.md §2)."""
+        if datagram[:2] == NET_PREFIX:  # nearly always; `classify` asks for it first, too
+            self._receive_packet(source, datagram, None, now, out)
+            return
         match classify(datagram):
-            case DatagramKind.NET:
-                self._receive_packet(source, datagram, None, now, out)
             case DatagramKind.ROUTED:
                 self._receive_routed(source, datagram, now, out)
             case DatagramKind.PINGWAVE:
                 self._receiver.on_pingwave(source, datagram, now, out)
             case DatagramKind.KEEPALIVE:
                 self._receiver.on_keepalive(source, datagram, now, out)
-            case DatagramKind.DROP:
+            case _:
                 self._counters.count(Reason.UNREADABLE)
 
     def _receive_routed(self, source: Address, datagram: memoryview, now: float, out: Output) -> None:

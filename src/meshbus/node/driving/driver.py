@@ -157,7 +157,7 @@ class Driver:
             socket.close()
 
     def _readable(self, socket: UdpSocket) -> None:
-        """Handle what came, and then let the tasks go on that waited for it."""
+        """Handle what came, and let the tasks go on that waited for it."""
         now = self.now()
         wait_s = self._turns.wait_s(socket, now)
         if wait_s:
@@ -171,10 +171,12 @@ class Driver:
             else:
                 self._drain_busy(socket)
         finally:
-            self._resume()
+            if self._woken:  # after an error: `_handle` resumes them otherwise
+                self._resume()
+            self._woken = None
 
     def _resume(self) -> None:
-        """Let the tasks go on that waited for what came; only in a callback of the loop."""
+        """Let the tasks go on that waited for what came, if any."""
         woken, self._woken = self._woken, None
         for waiter in woken or ():
             waiter.resume()
