@@ -1214,7 +1214,9 @@ class Node:
             parts.live.engine.counters.count(Reason.NOBODY_LISTENS, len(batch))
 
     def _on_output(self, out: Output) -> None:
-        parts = self._opened
+        parts = self._parts  # not by way of `_opened`: every datagram with an event calls this
+        if parts is None:
+            raise LocalProtocolError(NOT_OPEN)
         for batch in out.events:
             self._deliver(parts, batch)
         for event in out.control:

@@ -19,7 +19,8 @@ from meshbus.wire.constants import (
 from meshbus.wire.header import Buffer
 from meshbus.wire.pingwave import HEALTH_OFFSET, Health
 
-_NET = NET_MAGIC.to_bytes(2, "little")
+NET_PREFIX = NET_MAGIC.to_bytes(2, "little")
+"""The first bytes of every packet, and of nothing else."""
 _ROUTE = ROUTE_MAGIC.to_bytes(2, "little")
 _PUNCH = PUNCH_MAGIC.to_bytes(2, "little")
 
@@ -41,7 +42,7 @@ def classify(datagram: Buffer) -> DatagramKind:  # hot
     """Return what a received datagram is; its content is left to the decoder of that kind."""
     size = len(datagram)
     magic = bytes(datagram[:2])
-    if magic == _NET:  # nearly always, and none of the other kinds
+    if magic == NET_PREFIX:  # nearly always, and none of the other kinds
         return DatagramKind.NET
     if size == PUNCH_BYTES and magic == _PUNCH:
         return DatagramKind.KEEPALIVE

@@ -47,6 +47,10 @@ class ReplayWindow:
         if counter == COUNTER_LIMIT:
             return False
         ahead = counter - self._next + 1
+        if ahead == 1:  # the next one, as nearly always
+            self._bitmap = (self._bitmap << 1 | 1) & self._mask
+            self._next += 1
+            return True
         if ahead > 0:
             if ahead > self._max_jump:
                 self.overrun = True

@@ -31,7 +31,7 @@ from meshbus.errors import Fault, MalformedPacket, RemoteProtocolError, Replayed
 from meshbus.names.identity import Identity
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, ROUTE_MAGIC, Flags
-from meshbus.wire.datagram import DatagramKind, classify
+from meshbus.wire.datagram import NET_PREFIX, DatagramKind, classify
 from meshbus.wire.header import HEADER_DTYPE, Header, pack_header, unpack_header
 from meshbus.wire.headerbatch import HeaderStatus, read_headers
 from meshbus.wire.route import destination_of
@@ -326,16 +326,17 @@ class Intake:
 
     def receive_one(self, source: Address, datagram: memoryview, now: float, out: Output) -> None:
         """Handle one datagram, by its kind (transport.md §2)."""
+        if datagram[:2] == NET_PREFIX:  # nearly always; `classify` asks for it first, too
+            self._receive_packet(source, datagram, None, now, out)
+            return
         match classify(datagram):
-            case DatagramKind.NET:
-                self._receive_packet(source, datagram, None, now, out)
             case DatagramKind.ROUTED:
                 self._receive_routed(source, datagram, now, out)
             case DatagramKind.PINGWAVE:
                 self._receiver.on_pingwave(source, datagram, now, out)
             case DatagramKind.KEEPALIVE:
                 self._receiver.on_keepalive(source, datagram, now, out)
-            case DatagramKind.DROP:
+            case _:
                 self._counters.count(Reason.UNREADABLE)
 
     def _receive_routed(self, source: Address, datagram: memoryview, now: float, out: Output) -> None:
@@ -380,11 +381,12 @@ class Intake:
             self._counters.count(reason)
             self._tap.refused(packet, arrival, reason, now)
             return
-        if peer.link.turned:
+        turned = peer.link.turned
+        if turned:
             self._receiver.on_new_keys(peer, now, out)
         if header.flags & _HEARTBEAT:
             self._receiver.on_heartbeat(peer, now, out)
-        elif arrival is None:
+        elif arrival is None and not turned:  # new keys set timers, which the short way would not report
             self._receiver.on_packet(peer, header, payload, now, out)
         else:
             self._receiver.on_packets(peer, Opened.of(header, payload, arrival), now, out)

@@ -108,7 +108,7 @@ class Driver:
             self._send(out.trains)
         if out.events or out.control:
             self._report(out)
-        if self._asking is None:
+        if self._asking is None and (out.timers or out.trains or out.control):
             self._ask_later()
 
     def apply_single(self, out: Output, now: float) -> None:  # hot: bench_publish
@@ -130,7 +130,7 @@ class Driver:
                 self._single_at = self.now()  # sending took its time, which is no pause of the publisher
         if out.trains or out.events or out.control:
             self.apply(out)
-        elif self._asking is None:
+        elif self._asking is None and out.timers:
             self._ask_later()
 
     def wake(self, waiter: Waiter) -> None:
@@ -157,14 +157,13 @@ class Driver:
             socket.close()
 
     def _readable(self, socket: UdpSocket) -> None:
-        """Handle what came, and then let the tasks go on that waited for it."""
+        """Handle what came, and let the tasks go on that waited for it."""
         now = self.now()
         wait_s = self._turns.wait_s(socket, now)
         if wait_s:
             self._pause(socket, wait_s)
             return
-        woken: list[Waiter] = []
-        self._woken = woken
+        self._woken = []
         quiet, socket.drained_at = now - socket.drained_at > QUIET_S, now
         try:
             if quiet:
@@ -172,9 +171,15 @@ class Driver:
             else:
                 self._drain_busy(socket)
         finally:
+            if self._woken:  # after an error: `_handle` resumes them otherwise
+                self._resume()
             self._woken = None
-            for waiter in woken:
-                waiter.resume()
+
+    def _resume(self) -> None:
+        """Let the tasks go on that waited for what came, if any."""
+        woken, self._woken = self._woken, None
+        for waiter in woken or ():
+            waiter.resume()
 
     def _drain_busy(self, socket: UdpSocket) -> None:
         """Handle what came on a socket that is read often."""
@@ -220,6 +225,10 @@ class Driver:
         self.apply(out)
         refused = 2 * (counters.lost - lost) > datagrams
         ended = self.now()
+        # Before the books of this read are kept, and before the next one: a task that waits is what a node is for.
+        if self._woken:
+            self._resume()
+            self._woken = []
         self._turns.note(socket, began, ended, datagrams, events=events, refused=refused)
         if self._polling is not None and not self.closed:
             self._polling.stay_awake(ended)

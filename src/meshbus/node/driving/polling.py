@@ -7,6 +7,7 @@ loop gets its turn after each datagram, and every TURN_S without one. The owner 
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,9 @@ from meshbus.node.driving.udp import UdpSocket
 
 TURN_S = 0.0001
 """How long timers and other sockets of the loop may have to wait meanwhile. Our choice: about ten loop iterations."""
+
+
+_yield: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
 
 
 class Polling:
@@ -65,4 +69,6 @@ class Polling:
                     if handle in self._sockets:
                         self._readable(self._sockets[handle])
                 return
+            # Two nodes that poll on one core would each use up their time slices, of milliseconds, in turn.
+            _yield()
             now = self._clock()
