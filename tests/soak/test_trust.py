@@ -26,5 +26,6 @@ def test_secrets_change_again_and_again_under_load(tmp_path: Path, meshbus: Mesh
         for _ in range(KEYS):
             story.rotate_mesh_key()
         story.rotate_issuer()
+        story.rotate_identity()
         assert story.check() > 300 * KEYS
         story.revoke()

@@ -173,9 +173,16 @@ class Fleet:
 
     def ask_as_stranger(self, name: str, mesh_key: Path) -> Result:
         """Ping a node as somebody whom nobody knows, with a mesh key."""
+        return self._ask(name, mesh_key, "ephemeral=true")
+
+    def ask_as(self, identity: Path, name: str) -> Result:
+        """Ping a node with the identity of somebody and the mesh key in force."""
+        return self._ask(name, self.place(name, "mesh.key"), f"identity={identity}")
+
+    def _ask(self, name: str, mesh_key: Path, who: str) -> Result:
         return program(
             "ping", "--count", "1", "--connect", self._addresses[name], "--public-key", self.key(name),
-            "--set", f"psk_file={mesh_key}", "--set", "ephemeral=true", "--set", "handshake_timeout_s=0.5",
+            "--set", f"psk_file={mesh_key}", "--set", who, "--set", "handshake_timeout_s=0.5",
         )  # fmt: skip
 
     def refused_subscription(self, name: str, channel: str, *, issuer: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+
 from meshbus.cli.exit import Exit
-from meshbus.keyfile import load_psk
+from meshbus.keyfile import load_identity, load_psk
 from tests.cli.running import program, until
 from tests.trust.applications import Publisher, Subscriber
 from tests.trust.fleet import FIRST, HOLDERS, ORDERS, POSES, STATES, Fleet
@@ -99,6 +101,19 @@ class Story:
         before = fleet.counter("west", "token.untrusted")
         assert f"{ORDERS}" in fleet.refused_subscription("west", ORDERS, issuer="south")
         until(lambda: fleet.counter("west", "token.untrusted"), lambda count: count > before)
+
+    def rotate_identity(self) -> None:
+        """Replace the key of a node that publishes, subscribes and holds a token, and try a copy of the old one."""
+        fleet = self.fleet
+        old = fleet.folder / "stolen.toml"
+        shutil.copy(fleet.place("west", "id.toml"), old)
+        fleet.at("west", "rotate", "identity", "--identity", fleet.folder / "issuer.toml")
+        assert fleet.key("west") != load_identity(old).entity_id.hex()
+        self.go_on()
+        fleet.meet()
+        before = fleet.counter("base", "refuse.revoked")
+        assert fleet.ask_as(old, "base").code == Exit.UNREACHABLE
+        assert fleet.counter("base", "refuse.revoked") > before
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────
 

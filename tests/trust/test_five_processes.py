@@ -18,5 +18,6 @@ def test_secrets_change_under_load_and_what_is_revoked_is_cut(tmp_path: Path, me
         story.join()
         story.rotate_mesh_key()
         story.rotate_issuer()
+        story.rotate_identity()
         assert story.check() > 100
         story.revoke()
