@@ -29,7 +29,7 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
 def test_identity_node_id_clock_and_settings_are_the_callers() -> None:
     who = Identity.from_seed(bytes(32))
     engine = rig(who, now=7.0, wall=lambda _now: 5, static_private_key=bytes([1]) * 32, ack_timeout_s=2.0)
-    assert engine.identity is who
+    assert engine.identity == who
     assert engine.settings.psk == PSK
     assert engine.settings.ack_timeout_s == 2.0
     assert engine.public_key != rig(who).public_key
