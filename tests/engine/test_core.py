@@ -662,20 +662,3 @@ def test_a_single_datagram_is_handled_like_a_batch_of_one() -> None:
         assert (batch.payloads(), batch.channel, batch.publisher) == ([b"x"], CHANNEL, right.node_id)
         assert not engine.receive_one(right.name, datagram, now).events
         assert engine.counters.get(*Reason.REPLAYED.counter) == 1
-
-
-def test_most_single_events_set_no_timer() -> None:
-    _, publisher, subscriber = pair()
-    subscribed(subscriber, publisher)
-    timers = []
-    for _ in range(2):
-        with publisher.turn() as (engine, now, out):
-            engine.publish_one(ChannelName(CHANNEL), b"scan", PublishConfig(), now, out)
-            sent, out.trains = list(out.trains), []
-        timers.append(out.timers)
-        (datagram,) = sent[0].datagrams()
-        came = subscriber.engine.receive_one(publisher.name, memoryview(datagram), subscriber.net.clock.now)
-        assert len(came.events) == 1
-        timers.append(came.timers)
-    # The first begins the stream, and sets the time of a grant, which covers the second.
-    assert timers == [True, True, False, False]

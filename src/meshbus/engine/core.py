@@ -65,7 +65,6 @@ class Engine(Facade):
         """
         out = Output()
         self._intake.receive(batch, now, out)
-        out.timers = True  # a single event among others says nothing about those
         self._finish(now, out)
         # Last, so that one acknowledgement or grant covers the whole batch.
         self.services.received(now, out)

@@ -281,20 +281,6 @@ async def test_the_engine_is_ticked_when_it_asks(desk: tuple[Driver, Any, Stubbo
     assert engine.ticks == 1
 
 
-async def test_the_engine_is_not_asked_for_timers_that_cannot_have_changed(
-    desk: tuple[Driver, Any, StubbornSocket, list[Output]],
-) -> None:
-    driver, engine, _, _ = desk
-    asked = asyncio.Event()
-    engine.next_timer = asked.set
-    driver.apply(Output(timers=False))
-    driver.apply_single(Output(timers=False), driver.now())
-    assert driver._asking is None
-    driver.apply_single(Output(), driver.now())
-    async with asyncio.timeout(PATIENCE_S):
-        await asked.wait()
-
-
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - the kernel delivers

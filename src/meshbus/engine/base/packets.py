@@ -89,8 +89,6 @@ class Output(msgspec.Struct, eq=False):
     """Packets of others that were sent on, or wait to be."""
     parts: int = 0
     """Parts of large events that were written to their place; the event comes with the last of them."""
-    timers: bool = True
-    """Whether a timer may be due earlier than before the call; most single events set none."""
 
     def send(self, address: Address, datagram: bytes) -> None:
         """Add a single datagram."""
@@ -103,4 +101,3 @@ class Output(msgspec.Struct, eq=False):
         self.control += other.control
         self.forwarded += other.forwarded
         self.parts += other.parts
-        self.timers |= other.timers

@@ -381,12 +381,11 @@ class Intake:
             self._counters.count(reason)
             self._tap.refused(packet, arrival, reason, now)
             return
-        turned = peer.link.turned
-        if turned:
+        if peer.link.turned:
             self._receiver.on_new_keys(peer, now, out)
         if header.flags & _HEARTBEAT:
             self._receiver.on_heartbeat(peer, now, out)
-        elif arrival is None and not turned:  # new keys set timers, which the short way would not report
+        elif arrival is None:
             self._receiver.on_packet(peer, header, payload, now, out)
         else:
             self._receiver.on_packets(peer, Opened.of(header, payload, arrival), now, out)

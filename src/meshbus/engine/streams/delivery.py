@@ -180,7 +180,7 @@ class Delivery(Service):
             self._take_stream(peer, came, size, kind, now, out)
             return
         stream = peer.rx_stream(stream_id)
-        out.timers = self._streams.traffic_of(peer).consumed(stream, 1, size, now)
+        self._streams.traffic_of(peer).consumed(stream, 1, size, now)
         lost = stream.observe(header.sequence, header.sequence, 1)
         if lost:
             self._count_lost(peer, stream, lost, size)

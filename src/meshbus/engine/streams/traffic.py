@@ -70,11 +70,11 @@ MAX_MESSAGES = 4096
 """Messages that may wait on the reliable stream of their subprotocol. Our choice, to bound memory."""
 MAX_LARGE_BYTES = 64 << 20
 """Bytes of large messages that may wait for a peer, besides the first one. Our choice: one of the largest size."""
-LARGE_FLIGHT, SHARED_FLIGHT = 64, 2 * ACK_PACKETS
+LARGE_FLIGHT, SHARED_FLIGHT = 64, ACK_PACKETS
 """Parts that may be on the way to one peer, alone and beside small events. Our choice: as many as a stream begins with on
-loopback, and twice as many as a receiver acknowledges at once: it has work while an acknowledgement is on the way, and a
-small event waits for 131 KB at most. On a long way it is so many for each `TRIP_S`, because most of them are then not in a
-queue, but on the way; credit and congestion control limit them as everything else."""
+loopback, and as many as a receiver acknowledges at once, so that a small event waits for 65 KB at most. On a long way it is
+so many for each `TRIP_S`, because most of them are then not in a queue, but on the way; credit and congestion control limit
+them as everything else."""
 TRIP_S = 0.001
 SHARED_S = 0.1
 """How long after a small event parts make room for the next one. Our choice: ten a second count as a stream of them."""
@@ -176,7 +176,6 @@ class Traffic:
             return False
         self._small_at = now
         out.trains.append(peer.link.seal_one(header, payload, sequence, stamp))
-        out.timers = False
         return True
 
     def send_one(self, header: Header, payload: bytes, pub_seq: int, stamp: int, now: float, out: Output) -> None:
@@ -392,15 +391,12 @@ class Traffic:
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
-    def consumed(self, stream: RxStream, packets: int, payload_bytes: int, now: float) -> bool:
-        """Count received packets of a plain stream, schedule the grant for them, and return whether it was scheduled anew."""
+    def consumed(self, stream: RxStream, packets: int, payload_bytes: int, now: float) -> None:
+        """Count received packets of a plain stream, and schedule the grant for them."""
         before = stream.grant_due
         stream.consume(packets, payload_bytes, now)
-        if stream.grant_due == before:
-            return False
-        if stream.grant_due is not None and not stream.held:
+        if stream.grant_due != before and stream.grant_due is not None and not stream.held:
             self._grants.set(stream.stream_id, stream.grant_due)
-        return True
 
     def order(self, came: Ready, now: float, *, start: bool) -> Released:
         """Pass packets of a net-mesh peer's reliable stream through it, and return what it releases."""

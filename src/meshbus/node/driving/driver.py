@@ -108,7 +108,7 @@ class Driver:
             self._send(out.trains)
         if out.events or out.control:
             self._report(out)
-        if self._asking is None and (out.timers or out.trains or out.control):
+        if self._asking is None:
             self._ask_later()
 
     def apply_single(self, out: Output, now: float) -> None:  # hot: bench_publish
@@ -130,7 +130,7 @@ class Driver:
                 self._single_at = self.now()  # sending took its time, which is no pause of the publisher
         if out.trains or out.events or out.control:
             self.apply(out)
-        elif self._asking is None and out.timers:
+        elif self._asking is None:
             self._ask_later()
 
     def wake(self, waiter: Waiter) -> None:
