@@ -72,10 +72,11 @@ class Engine(Facade):
 
     def receive_one(self, source: Address, datagram: memoryview, now: float) -> Output:  # hot: bench_publish
         """Handle a single datagram; the same as a batch of one, without its columns."""
-        out = Output()
+        out, services = Output(), self.services
         self._intake.receive_one(source, datagram, now, out)
-        self._finish(now, out)
-        self.services.received(now, out)
+        if out.control or any(services.unfinished):  # seldom
+            self._finish(now, out)
+        services.received(now, out)
         return out
 
     def tick(self, now: float) -> Output:

@@ -101,13 +101,13 @@ class Opener:
         if len(datagram) != PACKET_COST + body:
             raise MalformedPacket("packet", Fault.BAD_LENGTH, f"{len(datagram)} bytes, expected {PACKET_COST + body}")
         # transport.md §4: the prefix on the wire is not authenticated, so it is rebuilt instead of read.
-        nonce = self.nonce_prefix + header.nonce[4:]
+        number = header.nonce[4:]
         try:
-            payload = self.aead.decrypt(nonce, memoryview(datagram)[HEADER_BYTES:], aad_of(datagram))
+            payload = self.aead.decrypt(self.nonce_prefix + number, datagram[HEADER_BYTES:], aad_of(datagram))
         except InvalidTag:
             raise BadTag from None
         # transport.md §12: after the tag. Otherwise a forged packet could move the window.
-        counter = int.from_bytes(nonce[4:], "little")
+        counter = int.from_bytes(number, "little")
         if not self.window.admit(counter):
             raise Replayed(counter)
         return payload

@@ -32,6 +32,13 @@ def stamp_of(wall_ns: int) -> int:
     return (wall_ns >> UNIT_BITS) & _MASK or 1
 
 
+def restore_time(stamp: int, clock_ns: int) -> int:
+    """Return the Unix nanoseconds of a stamp that is not 0; the same as `restore_times`, for one."""
+    units = clock_ns >> UNIT_BITS
+    behind = (stamp - units) & _MASK
+    return (units + (behind - _MASK - 1 if behind > _MASK >> 1 else behind)) << UNIT_BITS
+
+
 def stamps_of(rows: bytes | NDArray[np.uint8]) -> NDArray[np.uint32]:
     """Return the stamps of packed headers, as a view of them."""
     stamps: NDArray[np.uint32] = np.frombuffer(rows, _COLUMN)["stamp"]

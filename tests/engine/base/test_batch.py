@@ -1,21 +1,25 @@
 """Test event batches: columns, event objects on demand, and slices that keep their packet sequences."""
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
-from meshbus.engine.base.batch import Event, EventBatch, Stamp
+from meshbus.engine.base.batch import Event, EventBatch, EventColumns, SingleEvent, Stamp
 from meshbus.names.channel import ChannelName
 from meshbus.wire.frames import columns_of
 from meshbus.wire.header import Header, pack_header
+from meshbus.wire.messages.reliable import FIRST_SEQUENCE
 
 CHANNEL = ChannelName("sensors/lidar")
 
 
 def batch_of(packets: list[list[bytes]], pub_seq: int | None = None) -> EventBatch:
     offsets, data = columns_of([event for packet in packets for event in packet])
-    return EventBatch(
+    return EventColumns(
         offsets=offsets,
         data=data,
         publisher=9,
@@ -65,7 +69,7 @@ def test_a_slice_keeps_payloads_and_packet_places(content: list[list[bytes]], da
 
 def test_events_from_a_log_have_times_and_no_packets() -> None:
     offsets, data = columns_of([b"a", b"b", b"c"])
-    batch = EventBatch(
+    batch = EventColumns(
         offsets=offsets,
         data=data,
         publisher=9,
@@ -82,6 +86,39 @@ def test_events_from_a_log_have_times_and_no_packets() -> None:
     part = batch.slice(1, 3)
     assert [(event.payload, event.pub_seq, event.ts_ns) for event in part] == [(b"b", 41, 8), (b"c", 42, 9)]
     assert len(part.packet_seqs) == 0
+
+
+@given(
+    st.binary(max_size=40),
+    st.sampled_from((0, 5, FIRST_SEQUENCE)),
+    st.none() | st.integers(0, 2**32 - 1),
+    st.none() | st.integers(0, 2**62),
+)
+def test_a_single_event_reads_like_columns_of_one(
+    payload: bytes, sequence: int, stamp: int | None, clock_ns: int | None
+) -> None:
+    shared: dict[str, Any] = {"publisher": 9, "session_id": 1, "stream_id": 2, "channel": CHANNEL, "lost": 3}
+    single = SingleEvent(event=payload, sequence=sequence, packet_stamp=stamp, publisher_clock_ns=clock_ns, **shared)
+    columns = EventColumns(
+        offsets=np.array((0, len(payload))),
+        data=np.frombuffer(payload, np.uint8),
+        packet_seqs=np.array((sequence,), np.uint64),
+        packet_events=np.ones(1, np.int64),
+        packet_stamps=None if stamp is None else np.array((stamp,), np.uint32),
+        publisher_clock_ns=clock_ns,
+        **shared,
+    )
+    assert list(single) == list(columns)
+    assert single.payloads() == columns.payloads() == [bytes(single.payload(0))]
+    assert (len(single), single.nbytes, single.is_best_effort) == (1, columns.nbytes, columns.is_best_effort)
+    assert single.to_arrow() == columns.to_arrow()
+    for name in ("offsets", "data", "packet_seqs", "packet_events", "packet_stamps"):
+        assert_array_equal(getattr(single, name), getattr(columns, name))
+    for start, stop in ((0, 1), (0, 0), (1, 1)):
+        assert list(single.slice(start, stop)) == list(columns.slice(start, stop))
+        assert single.slice(start, stop).lost == columns.slice(start, stop).lost
+    times, expected = single.event_times(), columns.event_times()
+    assert times == expected if expected is None else times is not None and times.tolist() == expected.tolist()
 
 
 def test_a_stamp_is_the_same_from_a_header_and_from_its_bytes() -> None:

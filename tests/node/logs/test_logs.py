@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from meshbus.config.node import ChannelEntry, Logged, NodeConfig
-from meshbus.engine.base.batch import EventBatch, Stamp
+from meshbus.engine.base.batch import EventBatch, EventColumns, Stamp
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.channels.publication import HOP_TTL
 from meshbus.errors import AuthError, ConfigError, LocalProtocolError, LogError, LogFault
@@ -595,10 +595,10 @@ async def test_opaque_messages_and_events_without_a_channel_are_not_logged(tmp_p
         "packet_events": np.ones(1, np.int64),
         "stamp": Stamp(),
     }
-    logs.take(EventBatch(**nothing))
-    logs.take(EventBatch(**nothing, channel=ChannelName(LIDAR), subprotocol_id=0x7777))
+    logs.take(EventColumns(**nothing))
+    logs.take(EventColumns(**nothing, channel=ChannelName(LIDAR), subprotocol_id=0x7777))
     assert not (tmp_path / "received").exists()
-    logs.take(EventBatch(**nothing, channel=ChannelName(LIDAR)))
+    logs.take(EventColumns(**nothing, channel=ChannelName(LIDAR)))
     assert (tmp_path / "received").exists()
     logs.close()
 
@@ -629,7 +629,7 @@ def test_every_channel_log_has_a_bound_that_is_logged_at_start(
 
 def received_batch(channel: str, payload: bytes = b"x") -> EventBatch:
     offsets, data = columns_of([payload])
-    return EventBatch(
+    return EventColumns(
         offsets=offsets,
         data=data,
         publisher=1,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshbus.engine.base.batch import EventBatch
+from meshbus.engine.base.batch import EventBatch, EventColumns
 from meshbus.engine.base.counters import Counters
 from meshbus.log.files import Files
 from meshbus.log.positions import Mark, read_marks
@@ -21,7 +21,7 @@ MEMBERS = (1, 2)
 
 
 def batch(publisher: int, pub_seq: int | None = 7) -> EventBatch:
-    return EventBatch(
+    return EventColumns(
         offsets=np.array([0, 1, 2], np.int64),
         data=np.zeros(2, np.uint8),
         publisher=publisher,

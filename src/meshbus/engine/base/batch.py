@@ -1,14 +1,15 @@
 """Event batches: the columns in which events leave the engine; single event objects are made only on demand.
 
 A batch holds events of one sender on one stream, in order. Payloads are one data array with offsets, which is Arrow's
-binary layout. Sequence numbers are kept per packet, not per event.
+binary layout. Sequence numbers are kept per packet, not per event. An event that comes alone is kept as it is: making
+its arrays takes longer than opening its packet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Header
 from meshbus.wire.messages.reliable import FIRST_SEQUENCE
-from meshbus.wire.stamp import restore_times
+from meshbus.wire.stamp import restore_time, restore_times
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +40,7 @@ class Event(msgspec.Struct, frozen=True):
     """When the publisher logged the event (Unix nanoseconds), if it was read from the publisher's log."""
 
 
-class Stamp(NamedTuple):
+class Stamp(msgspec.Struct, frozen=True):
     """Header fields about a packet's path. The stamp of a batch is from the packet of its stream that came last."""
 
     flags: int = 0
@@ -61,21 +62,17 @@ class Stamp(NamedTuple):
 
 
 class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Events of one sender on one stream, in order."""
+    """Events of one sender on one stream, in order: as columns (`EventColumns`), or just one (`SingleEvent`).
 
-    offsets: NDArray[np.int64]
-    """Event `i` is `data[offsets[i] : offsets[i + 1]]`."""
-    data: NDArray[np.uint8]
+    The columns can be read from both; a single event makes them only when they are asked for.
+    """
+
     publisher: int
     session_id: int
     stream_id: int
     channel: ChannelName | None = None
     subprotocol_id: int = Subprotocol.EVENTS
     origin_hash: int = 0
-    packet_seqs: NDArray[np.uint64]
-    """Sequence numbers of the packets that carried the events; empty for events from a log."""
-    packet_events: NDArray[np.int64]
-    """Number of events in each of those packets."""
     pub_seq: int | None = None
     """The publisher's number of the first event, if known; the following events are numbered consecutively."""
     stamp: Stamp = Stamp()
@@ -85,10 +82,85 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """The reading of a publisher's log that returned the events; None for events that were published to this node."""
     lost: int = 0
     """Packets of a best-effort stream found missing since the batch before; negative if more came late than are missing."""
-    packet_stamps: NDArray[np.uint32] | None = None
-    """When the events of each packet were published, as wire/stamp.py writes it; None if the publisher does not say."""
     publisher_clock_ns: int | None = None
     """The publisher's clock at receipt (Unix nanoseconds), by which the stamps are restored; None if not known."""
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where events begin and end: event `i` is `data[offsets[i] : offsets[i + 1]]`."""
+        raise NotImplementedError
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The payloads, one after the other."""
+        raise NotImplementedError
+
+    @property
+    def packet_seqs(self) -> NDArray[np.uint64]:
+        """Sequence numbers of the packets that carried the events; empty for events from a log."""
+        raise NotImplementedError
+
+    @property
+    def packet_events(self) -> NDArray[np.int64]:
+        """Number of events in each of those packets."""
+        raise NotImplementedError
+
+    @property
+    def packet_stamps(self) -> NDArray[np.uint32] | None:
+        """When the events of each packet were published, as wire/stamp.py writes it; None if the publisher does not say."""
+        raise NotImplementedError
+
+    @property
+    def nbytes(self) -> int:
+        """Total size of the payloads in bytes."""
+        raise NotImplementedError
+
+    @property
+    def is_best_effort(self) -> bool:
+        """Whether the events came in packets that are not sent again if they are lost."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Event]:
+        """Iterate over the events; costs one object per event."""
+        raise NotImplementedError
+
+    def payloads(self) -> list[bytes]:
+        """Return all payloads as bytes objects; costs one object per event."""
+        raise NotImplementedError
+
+    def event_times(self) -> NDArray[np.int64] | None:
+        """Return when each event was published or logged by its publisher (Unix nanoseconds); None if unknown."""
+        raise NotImplementedError
+
+    def slice(self, start: int, stop: int) -> EventBatch:
+        """Return a range of the events as a batch that shares the memory of this one."""
+        raise NotImplementedError
+
+    def payload(self, index: int) -> memoryview:
+        """Return one payload as a view into the batch."""
+        return self.data.data[int(self.offsets[index]) : int(self.offsets[index + 1])]
+
+    def to_arrow(self) -> Any:
+        """Return the payloads as a pyarrow LargeBinaryArray that shares the memory of the batch."""
+        # Imported here: the engine must work without pyarrow.
+        import pyarrow as pa
+
+        # No validity bitmap: a payload is never null. Offsets need not start at 0.
+        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        return pa.Array.from_buffers(pa.large_binary(), len(self), buffers)
+
+
+class EventColumns(EventBatch, frozen=True, eq=False, kw_only=True):
+    """Any number of events, as columns."""
+
+    offsets: NDArray[np.int64]
+    data: NDArray[np.uint8]
+    packet_seqs: NDArray[np.uint64]
+    packet_events: NDArray[np.int64]
+    packet_stamps: NDArray[np.uint32] | None = None
     times: NDArray[np.int64] | None = None
     """When the publisher logged each event (Unix nanoseconds), for events from a log."""
 
@@ -105,10 +177,6 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         """Whether the events came in packets that are not sent again if they are lost."""
         # docs/wire/profile.md: sequences of reliable streams start at 2^61. Events from a log have no packets.
         return len(self.packet_seqs) > 0 and self.packet_seqs.item(0) < FIRST_SEQUENCE
-
-    def payload(self, index: int) -> memoryview:
-        """Return one payload as a view into the batch."""
-        return self.data.data[int(self.offsets[index]) : int(self.offsets[index + 1])]
 
     def payloads(self) -> list[bytes]:
         """Return all payloads as bytes objects; costs one object per event."""
@@ -158,11 +226,76 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             times=None if self.times is None else self.times[start:stop],
         )
 
-    def to_arrow(self) -> Any:
-        """Return the payloads as a pyarrow LargeBinaryArray that shares the memory of the batch."""
-        # Imported here: the engine must work without pyarrow.
-        import pyarrow as pa
 
-        # No validity bitmap: a payload is never null. Offsets need not start at 0.
-        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
-        return pa.Array.from_buffers(pa.large_binary(), len(self), buffers)
+class SingleEvent(EventBatch, frozen=True, eq=False, kw_only=True):
+    """One event that came in a packet of its own. Its arrays are made when they are read: most readers never do."""
+
+    event: bytes
+    sequence: int
+    """Sequence number of the packet."""
+    packet_stamp: int | None = None
+    """When the event was published, as wire/stamp.py writes it; None if the publisher does not say."""
+
+    def __len__(self) -> int:
+        return 1
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the payload in bytes."""
+        return len(self.event)
+
+    @property
+    def is_best_effort(self) -> bool:
+        """Whether the event came in a packet that is not sent again if it is lost."""
+        return self.sequence < FIRST_SEQUENCE
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where the event begins and ends in `data`."""
+        return np.array((0, len(self.event)), np.int64)
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The payload."""
+        return np.frombuffer(self.event, np.uint8)
+
+    @property
+    def packet_seqs(self) -> NDArray[np.uint64]:
+        """Sequence number of the packet."""
+        return np.array((self.sequence,), np.uint64)
+
+    @property
+    def packet_events(self) -> NDArray[np.int64]:
+        """Number of events in the packet: 1."""
+        return np.ones(1, np.int64)
+
+    @property
+    def packet_stamps(self) -> NDArray[np.uint32] | None:
+        """When the event was published, as wire/stamp.py writes it; None if the publisher does not say."""
+        return None if self.packet_stamp is None else np.array((self.packet_stamp,), np.uint32)
+
+    def payloads(self) -> list[bytes]:
+        """Return the payload, in a list."""
+        return [self.event]
+
+    def __iter__(self) -> Iterator[Event]:
+        """Iterate over the event."""
+        yield Event(self.event, self.channel, self.publisher, self.pub_seq, self.subprotocol_id, self._time_ns())
+
+    def event_times(self) -> NDArray[np.int64] | None:
+        """Return when the event was published (Unix nanoseconds); None if unknown."""
+        ts_ns = self._time_ns()
+        return None if ts_ns is None else np.array((ts_ns,), np.int64)
+
+    def slice(self, start: int, stop: int) -> EventBatch:
+        """Return a range of the events: this one, or none."""
+        if start < stop:
+            return self
+        fields = {name: getattr(self, name) for name in EventColumns.__struct_fields__ if name != "times"}
+        return EventColumns(**fields).slice(start, stop)
+
+    def _time_ns(self) -> int | None:
+        # 0 is a packet without a time.
+        if not self.packet_stamp or self.publisher_clock_ns is None:
+            return None
+        return restore_time(self.packet_stamp, self.publisher_clock_ns)

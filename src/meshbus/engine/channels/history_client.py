@@ -17,7 +17,7 @@ from itertools import count
 
 import numpy as np
 
-from meshbus.engine.base.batch import EventBatch
+from meshbus.engine.base.batch import EventColumns
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.notices import HistoryCaughtUp, HistoryEnded, HistoryFault, HistoryGap, HistoryOpened
@@ -409,7 +409,7 @@ class Replays(Service):
             entity = peer.claims.entity_id
             packet_seqs, packet_events = _NO_PACKETS
             out.events.append(
-                EventBatch(
+                EventColumns(
                     offsets=offsets[: whole + 1],
                     data=np.frombuffer(data, np.uint8),
                     publisher=peer.node_id,

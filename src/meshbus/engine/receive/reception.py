@@ -138,16 +138,21 @@ class Reception:
         """Handle one opened packet."""
         link, session_id, subprotocol_id = peer.link, header.session_id, header.subprotocol_id
         # Only packets under the first keys of a session can be barred, and only if it is to be secure.
-        barred = session_id == link.session_id and (link.closed or link.epoch) and link.bars(session_id, subprotocol_id)
-        if barred or (peer.muted and subprotocol_id == Subprotocol.EVENTS):
+        special = (
+            session_id == link.session_id and (link.closed or link.epoch) and link.bars(session_id, subprotocol_id)
+        )
+        if subprotocol_id:
+            handle = self.handlers.get(subprotocol_id)
+            way = self._dispatch.disposition(subprotocol_id, peer.negotiated).way
+            special = special or handle is None or way is not Way.SERVICE
+        else:
+            handle, special = None, special or peer.muted
+        if special:
             self.on_packets(peer, Opened.of(header, payload), now, out)
             return
-        handle = self.handlers.get(subprotocol_id)
-        served = handle is not None and self._dispatch.disposition(subprotocol_id, peer.negotiated).way is Way.SERVICE
-        if subprotocol_id != Subprotocol.EVENTS and not served:
-            self.on_packets(peer, Opened.of(header, payload), now, out)
-            return
-        if self._liveness.heard(peer, now, out, heartbeat=False):
+        link.used_at = now
+        # The packets of a direct peer say nothing more about it (session/liveness.py).
+        if link.route and self._liveness.heard(peer, now, out, heartbeat=False):
             self._services.recovered(peer, now, out)
         if handle is None:
             self._delivery.take_one(peer, header, payload, now, out)

@@ -266,7 +266,7 @@ class Services:
         self._all: list[Service] = []
         self._by_type: dict[type, Service] = {}
         self._hooks: Mapping[str, tuple[Callable[..., Any], ...]] = {}
-        self._unfinished: tuple[Sized, ...] = ()
+        self.unfinished: tuple[Sized, ...] = ()
         """What the hooks `finish` would complete."""
 
     def __iter__(self) -> Iterator[Service]:
@@ -296,7 +296,7 @@ class Services:
             for name in names
         }
         finishing = [s.unfinished for s in self._all if type(s).finish is not Service.finish]
-        self._unfinished = tuple(chain.from_iterable(_ALWAYS if one is None else one for one in finishing))
+        self.unfinished = tuple(chain.from_iterable(_ALWAYS if one is None else one for one in finishing))
 
     # ── one method per hook ─────────────────────────────────────────────────────────────────
 
@@ -312,8 +312,7 @@ class Services:
 
     def finish(self, now: float, out: Output) -> None:
         """Call `finish` of every service, if one has something to complete."""
-        # Asked after every packet, when usually none has.
-        if any(self._unfinished) or out.control:
+        if any(self.unfinished) or out.control:
             for hook in self._hooks["finish"]:
                 hook(now, out)
 

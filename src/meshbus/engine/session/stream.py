@@ -194,6 +194,17 @@ class RxStream:
         elif self.grant_due is None:
             self.grant_due = now + GRANT_DELAY_S
 
+    def take_one(self, sequence: int, payload_bytes: int, now: float) -> int:  # hot: bench_publish
+        """Do both `consume` and `observe` for one packet, and return by how many packets `lost` changed."""
+        self.consumed += payload_bytes + PACKET_COST
+        if (self.consumed - self.granted) * GRANT_SHARE >= self.window or self.grant_due is None:
+            self.consume(0, 0, now)
+        if sequence != self._next or self._first is None:
+            return self.observe(sequence, sequence, 1)
+        self._next = sequence + 1  # the next one, as nearly always
+        self._received += 1
+        return 0
+
     def observe(self, lowest: int, highest: int, packets: int) -> int:  # hot: bench_stream
         """Count the sequences of packets that arrived, and return by how many packets `lost` changed.
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshbus.engine.base.batch import EventBatch, Stamp
+from meshbus.engine.base.batch import EventColumns, SingleEvent, Stamp
 from meshbus.engine.base.grouping import group_rows
 from meshbus.engine.base.packets import Output
 from meshbus.engine.base.runscan import Run
@@ -50,10 +50,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _RELIABLE, _START = int(Flags.RELIABLE), int(Flags.START)
-_U8, _U32, _U64, _I64 = np.dtype(np.uint8), np.dtype(np.uint32), np.dtype(np.uint64), np.dtype(np.int64)
-_ONE_EVENT = np.ones(1, _I64)
-"""The number of events in the packet of a single event; shared by all of them."""
-_ONE_EVENT.flags.writeable = False
+_U32, _U64, _I64 = np.dtype(np.uint32), np.dtype(np.uint64), np.dtype(np.int64)
 
 
 class Kind(IntEnum):
@@ -92,8 +89,12 @@ class Delivery(Service):
 
     def received(self, now: float, out: Output) -> None:
         """Deliver what messages about streams, or time, released."""
-        for peer, (ready, lost) in self._streams.take_released():
-            self._deliver(peer, ready, now, out, lost)
+        released = self._streams.released
+        if released:  # seldom, and this is asked after every packet
+            taken = released[:]
+            released.clear()
+            for peer, (ready, lost) in taken:
+                self._deliver(peer, ready, now, out, lost)
 
     def tick(self, now: float, out: Output) -> None:
         """Deliver what waited too long for an earlier packet."""
@@ -160,50 +161,47 @@ class Delivery(Service):
         self, peer: Peer, header: Header, payload: bytes, now: float, out: Output
     ) -> None:
         """Pass one packet through its stream, and deliver what it releases."""
-        size, stream_id, link = len(payload), header.stream_id, peer.link
-        framed = int.from_bytes(payload[:FRAME_PREFIX_BYTES], "little")
+        stream_id, flags, sequence = header.stream_id, header.flags, header.sequence
+        size, end = len(payload), FRAME_PREFIX_BYTES + int.from_bytes(payload[:FRAME_PREFIX_BYTES], "little")
         channel = self.joined.channel_of(peer.node_id, stream_id)
-        # Filled instead of made from numbers, which takes half as long again.
-        sequences, stamps = np.empty(1, _U64), None
-        sequences[0] = header.sequence
-        if link.stamped:
-            stamps = np.empty(1, _U32)
-            stamps[0] = header.fragment_id | header.fragment_offset << 16
         # The common case, one event of a plain subscription, becomes a batch without the steps of the general path.
-        whole = header.event_count == 1 and 0 < framed <= size - FRAME_PREFIX_BYTES
-        plain = not header.flags & _RELIABLE and header.subprotocol_id == Subprotocol.EVENTS
-        if channel is None or not (whole and plain):
-            kind = _kind_of(peer, header.flags, header.sequence, header.subprotocol_id)
-            start, length, counts = np.zeros(1, _I64), np.array((size,), _I64), np.array((header.event_count,), _I64)
-            payloads = Payloads(sequences, np.frombuffer(payload, np.uint8), start, length, counts, stamps=stamps)
-            came = Ready(header.subprotocol_id, stream_id, header.origin_hash, [payloads], Stamp.of(header))
-            self._take_stream(peer, came, size, kind, now, out)
+        whole = header.event_count == 1 and FRAME_PREFIX_BYTES < end <= size
+        if channel is None or not whole or flags & _RELIABLE or header.subprotocol_id:
+            self._take_odd(peer, header, payload, now, out)
             return
-        stream = peer.rx_stream(stream_id)
-        self._streams.traffic_of(peer).consumed(stream, 1, size, now)
-        lost = stream.observe(header.sequence, header.sequence, 1)
+        traffic, link, clock = self._streams.traffic_of(peer), peer.link, peer.clock
+        lost = traffic.consume_one(stream_id, sequence, size, now)
         if lost:
-            self._count_lost(peer, stream, lost, size)
-        received_ns, offsets = self._wall(now), np.zeros(2, _I64)
-        offsets[1] = framed
+            self._count_lost(peer, peer.rx_stream(stream_id), lost, size)
+        received_ns = self._wall(now)
         out.events.append(
-            EventBatch(
-                offsets=offsets,
-                data=np.frombuffer(payload, _U8, framed, FRAME_PREFIX_BYTES),
+            SingleEvent(
+                event=payload[FRAME_PREFIX_BYTES:end],
                 publisher=peer.node_id,
                 session_id=link.session_id,
                 stream_id=stream_id,
                 channel=channel,
                 origin_hash=header.origin_hash,
-                packet_seqs=sequences,
-                packet_events=_ONE_EVENT,
-                stamp=Stamp(header.flags, header.hop_ttl, header.hop_count, header.subnet_id),
+                sequence=sequence,
+                stamp=Stamp(flags, header.hop_ttl, header.hop_count, header.subnet_id),
                 received_ns=received_ns,
                 lost=lost,
-                packet_stamps=stamps,
-                publisher_clock_ns=None if peer.clock is None else received_ns + peer.clock.offset_ns,
+                packet_stamp=header.fragment_id | header.fragment_offset << 16 if link.stamped else None,
+                publisher_clock_ns=None if clock is None else received_ns + clock.offset_ns,
             )
         )
+
+    def _take_odd(self, peer: Peer, header: Header, payload: bytes, now: float, out: Output) -> None:
+        """Pass one packet that is not a single plain event through its stream, as a batch of one."""
+        size, stamps = len(payload), None
+        if peer.link.stamped:
+            stamps = np.array((header.fragment_id | header.fragment_offset << 16,), _U32)
+        sequences, start = np.array((header.sequence,), _U64), np.zeros(1, _I64)
+        length, counts = np.array((size,), _I64), np.array((header.event_count,), _I64)
+        payloads = Payloads(sequences, np.frombuffer(payload, np.uint8), start, length, counts, stamps=stamps)
+        kind = _kind_of(peer, header.flags, header.sequence, header.subprotocol_id)
+        came = Ready(header.subprotocol_id, header.stream_id, header.origin_hash, [payloads], Stamp.of(header))
+        self._take_stream(peer, came, size, kind, now, out)
 
     def refusals(self, peer: Peer, subprotocol_id: int, headers: NDArray[np.void]) -> NDArray[np.uint8]:
         """Return for the flight recorder why each packet would be dropped now, by code of policy/reason.py, or 0."""
@@ -295,7 +293,7 @@ class Delivery(Service):
             if len(offsets) == 1:
                 continue
             out.events.append(
-                EventBatch(
+                EventColumns(
                     offsets=offsets,
                     data=events,
                     publisher=peer.node_id,
@@ -371,9 +369,9 @@ def _kind_of(peer: Peer, flags: int, sequence: int, subprotocol_id: int) -> Kind
     return Kind.STARTING if flags & _START else Kind.ORDERED
 
 
-def _large_batch(peer: Peer, ready: Ready, channel: ChannelName | None, event: Whole, received_ns: int) -> EventBatch:
+def _large_batch(peer: Peer, ready: Ready, channel: ChannelName | None, event: Whole, received_ns: int) -> EventColumns:
     """Return the batch of one large event; it has the memory that its parts were written to."""
-    return EventBatch(
+    return EventColumns(
         offsets=np.array((0, len(event.data)), np.int64),
         data=event.data,
         publisher=peer.node_id,

@@ -37,6 +37,8 @@ class Streams(Service):
         """Traffic that was used since the last refresh: its timers may have changed."""
         self._due: Deadlines[int] = Deadlines()
         self._slice = PartSlice()
+        self.released: list[tuple[Peer, Released]] = []
+        """What ordered streams released; delivery takes it (engine/streams/delivery.py)."""
 
     def receive(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
         """Handle a credit grant."""
@@ -49,6 +51,7 @@ class Streams(Service):
             traffic = self._traffic[peer.node_id] = Traffic(
                 peer, self._slice, counters=self._counters, entropy=self._entropy, loopback=self._settings.loopback
             )
+            traffic.released = self.released
         # Any use may change its timers, so they are read again before the next tick.
         self._touched[peer.node_id] = traffic
         return traffic
@@ -83,6 +86,7 @@ class Streams(Service):
         node_id = down.node_id
         self._touched.pop(node_id, None)
         self._due.drop(node_id)
+        self.released[:] = [one for one in self.released if one[0].node_id != node_id]
         traffic = self._traffic.pop(node_id, None)
         if traffic is not None:
             traffic.close()
@@ -93,15 +97,6 @@ class Streams(Service):
         if record.what is Revoked.SUBSCRIBE and traffic is not None:
             traffic.withdraw_publications()
             self._touched[record.node_id] = traffic
-
-    def take_released(self) -> list[tuple[Peer, Released]]:
-        """Return what ordered streams released since the last call, to deliver it at once."""
-        taken: list[tuple[Peer, Released]] = []
-        for traffic in self._touched.values():
-            if traffic.released:  # seldom, and this is asked after every packet
-                taken += [(traffic.peer, one) for one in traffic.released]
-                traffic.released.clear()
-        return taken
 
     def send_reliable(self, peer: Peer, subprotocol_id: int, message: bytes, now: float, out: Output, /) -> None:
         """Send one message on the reliable stream of its subprotocol; one that does not fit a packet has its own stream.

@@ -118,8 +118,8 @@ class Traffic:
         self.reliable = Reliable(peer, counters=counters, entropy=entropy, loopback=loopback)
         self.repeating = Repeating(peer, counters)
         self.ordering = Ordering(peer, counters)
-        self.released: list[Released] = []
-        """What ordered streams released without a packet that came for them; engine/streams/delivery.py takes it."""
+        self.released: list[tuple[Peer, Released]] = []
+        """What ordered streams released without a packet that came for them; engine/streams/streams.py collects it."""
         self._counters = counters
         self._grants: Deadlines[int] = Deadlines()
         """When the next grant of each plain stream is due."""
@@ -395,8 +395,17 @@ class Traffic:
         """Count received packets of a plain stream, and schedule the grant for them."""
         before = stream.grant_due
         stream.consume(packets, payload_bytes, now)
-        if stream.grant_due != before and stream.grant_due is not None and not stream.held:
-            self._grants.set(stream.stream_id, stream.grant_due)
+        if stream.grant_due != before:
+            self._schedule_grant(stream)
+
+    def consume_one(self, stream_id: int, sequence: int, payload_bytes: int, now: float) -> int:  # hot: bench_publish
+        """Do the same for one packet, and return by how many packets its stream's `lost` changed."""
+        stream = self.peer.rx.get(stream_id) or self.peer.rx_stream(stream_id)
+        before = stream.grant_due
+        lost = stream.take_one(sequence, payload_bytes, now)
+        if stream.grant_due != before:
+            self._schedule_grant(stream)
+        return lost
 
     def order(self, came: Ready, now: float, *, start: bool) -> Released:
         """Pass packets of a net-mesh peer's reliable stream through it, and return what it releases."""
@@ -562,7 +571,7 @@ class Traffic:
     def _release(self, released: Sequence[Released], now: float) -> None:
         for one in released:
             self._count_released(one, now)
-        self.released += released
+        self.released += [(self.peer, one) for one in released]
 
     def _count_released(self, released: Released, now: float) -> None:
         """Count what was released for a grant; without any, the last grant was lost and is sent again."""
@@ -584,6 +593,10 @@ class Traffic:
     def _is_quiet(self, stream_id: int) -> bool:
         stream = self.peer.rx.get(stream_id)
         return stream is not None and stream.grant_due is None and not stream.held
+
+    def _schedule_grant(self, stream: RxStream) -> None:
+        if stream.grant_due is not None and not stream.held:
+            self._grants.set(stream.stream_id, stream.grant_due)
 
     def _send_grants(self, stream_ids: list[int], out: Output, freed: int = 0) -> None:
         # transport.md §14: grants travel on the control stream, several may share a packet, and they cost no credit.

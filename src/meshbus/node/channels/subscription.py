@@ -222,19 +222,20 @@ class Subscription:
         if self._closed or self._error is not None or not events:
             return
         self._received += events
-        if batch.is_best_effort:
+        if (batch.lost or self._lost is None) and batch.is_best_effort:
             self._lost = (self._lost or 0) + batch.lost
-        fits = self._pending + events <= self._max_events and self._pending_bytes + size <= self._max_bytes
-        if not fits and self._is_full(batch):
+        waiting, nbytes = self._pending + events, self._pending_bytes + size
+        if (waiting > self._max_events or nbytes > self._max_bytes) and self._is_full(batch):
             batch_or_none = self._make_room(batch)
             if batch_or_none is None:
                 return
             batch = batch_or_none
             events, size = len(batch), batch.nbytes
+            waiting, nbytes = self._pending + events, self._pending_bytes + size
         self._queue.append((batch, events, size))
-        self._pending += events
-        self._pending_bytes += size
-        self._wake()
+        self._pending, self._pending_bytes = waiting, nbytes
+        if self._waiters:
+            self._wake()
 
     def miss(self, events: int) -> None:
         """Count events that can no longer be read; called by the node."""

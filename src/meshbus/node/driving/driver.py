@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
-from typing import TypeVar
 
 from meshbus.engine.base.notices import AppendAsked, Control, ReplicaWork
 from meshbus.engine.base.packets import Address, Output, Train
@@ -48,8 +47,6 @@ BURST_S = 0.0002
 """A single datagram that follows the previous one within this time belongs to a burst."""
 MAX_BURST = MAX_TRAIN_PACKETS
 """Datagrams that are collected before they are sent: as many as the kernel takes in one call."""
-
-T = TypeVar("T")
 
 _logger = logging.getLogger("meshbus.node")
 
@@ -217,18 +214,26 @@ class Driver:
         """Pass datagrams to the engine and carry out what follows; return whether events were in them, and no parts."""
         counters = self.engine.counters
         lost = counters.lost
-        out = self._call(receive, *arguments) or Output()
+        try:
+            out = receive(*arguments)
+        except Exception as error:  # noqa: BLE001 - a packet of one peer must not end the traffic of the others
+            out = self._failed(error)
         # Appends and what replicas send each other are events too: a member must not fall behind beside a stream. Parts
         # bring an event, which is there with the last of them.
         large = out.parts > 0
-        events = large or bool(out.events) or out.forwarded > 0 or any(map(_has_events, out.control))
-        self.apply(out)
+        events = bool(out.events) or large or out.forwarded > 0 or any(map(_has_events, out.control))
+        if out.trains:
+            self._send(out.trains)
+        if out.events or out.control:
+            self._report(out)
         refused = 2 * (counters.lost - lost) > datagrams
         ended = self.now()
         # Before the books of this read are kept, and before the next one: a task that waits is what a node is for.
         if self._woken:
             self._resume()
             self._woken = []
+        if self._asking is None:
+            self._ask_later()
         self._turns.note(socket, began, ended, datagrams, events=events, refused=refused)
         if self._polling is not None and not self.closed:
             self._polling.stay_awake(ended)
@@ -334,7 +339,11 @@ class Driver:
 
     def _tick(self) -> None:
         self._timer = self._timer_at = None
-        self.apply(self._call(self.engine.tick, self.now()) or Output())
+        try:
+            out = self.engine.tick(self.now())
+        except Exception as error:  # noqa: BLE001 - the other timers must go on
+            out = self._failed(error)
+        self.apply(out)
         # Asked now instead of in a moment: nothing waits for this callback.
         if self._asking is not None:
             self._asking.cancel()
@@ -342,29 +351,24 @@ class Driver:
 
     def _report(self, out: Output) -> None:
         """Pass on what the engine reports in pieces, so that each can fail without the others."""
-        if len(out.events) + len(out.control) == 1:
-            self._call(self._on_output, out)
-            return
-        for batch in out.events:
-            piece = Output()
-            piece.events.append(batch)
-            self._call(self._on_output, piece)
-        for event in out.control:
-            piece = Output()
-            piece.control.append(event)
-            self._call(self._on_output, piece)
+        pieces = [out]
+        if len(out.events) + len(out.control) > 1:
+            pieces = [Output(events=[batch]) for batch in out.events]
+            pieces += [Output(control=[event]) for event in out.control]
+        for piece in pieces:
+            try:
+                self._on_output(piece)
+            except Exception as error:  # noqa: BLE001 - the other pieces must arrive
+                self._failed(error)
 
-    def _call(self, call: Callable[..., T], *arguments: object) -> T | None:
-        """Call the engine or the node; count an exception by its class, and return None instead."""
-        try:
-            return call(*arguments)
-        except Exception as error:  # a packet of one peer must not end the traffic of the others
-            name = type(error).__name__
-            # The traceback of the first of a class is enough: a peer may be able to cause many.
-            if not self.engine.counters.get("exception", name):
-                _logger.exception("%s while handling packets; please report this as a bug", name)
-            self.engine.counters.add("exception", name)
-            return None
+    def _failed(self, error: Exception) -> Output:
+        """Count an exception of the engine or the node by its class, and return what is to be done instead: nothing."""
+        name = type(error).__name__
+        # The traceback of the first of a class is enough: a peer may be able to cause many.
+        if not self.engine.counters.get("exception", name):
+            _logger.error("%s while handling packets; please report this as a bug", name, exc_info=error)
+        self.engine.counters.add("exception", name)
+        return Output()
 
 
 def _by_address(trains: Sequence[Train]) -> Sequence[Train]:
