@@ -48,6 +48,7 @@ def test_an_absent_configured_peer_is_shown_with_the_reason(
         assert row["health"] in {"connecting", "waiting"}
         assert row["last_error"]
         assert row["tries"] >= 1
+        assert (row["secure"], row["dialect"], row["revoked"]) == (None, None, None), "unknown is null, not absent"
         request.getfixturevalue("terminal")
         assert "last error" in meshbus("peers", "--admin", node.admin).out
 

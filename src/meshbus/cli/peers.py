@@ -18,11 +18,12 @@ def peers(options: MeshOptions | None = None, *, json: Json = False) -> None:
 
     rows = asyncio.run(look())
     columns = ["node_id", "name", "address", "path", "nat", "health", "subnet", "profile", "secure", "dialect", "tags"]
-    columns += [
-        column for column in ("revoked", "since", "next_try_s", "last_error") if any(column in row for row in rows)
-    ]
+    seldom = ["revoked", "since", "next_try_s", "last_error"]
     if for_people(json):
+        columns += [column for column in seldom if any(column in row for row in rows)]
         rows = [{**row, "tags": _own_tags(row.get("tags"))} for row in rows]
+    else:  # a peer that is only dialed has no session to tell about: null, so that every line has the same names
+        rows = [{**dict.fromkeys((*columns, *seldom)), **row} for row in rows]
     show_rows(rows, columns, json=json, empty="no peers; connect to one, or wait until one connects")
 
 
