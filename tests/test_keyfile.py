@@ -470,7 +470,7 @@ def test_an_identity_that_succeeds_another_one_has_the_record_in_its_file(tmp_pa
     assert list(tmp_path.iterdir()) == [place]  # nothing is left of the old secret, nor of the way to the new one
     text, raw = place.read_text("utf-8"), encode_record(record).hex()
     foreign = Revocation.succeed(old, Identity.from_seed(bytes(range(32))), at=1, reason="new key")
-    for damaged in ("", "xyz", raw[:-2], raw[:-2] + "00", encode_record(foreign).hex()):
+    for damaged in ("", "xyz", raw[:-2], raw[:-2] + f"{int(raw[-2:], 16) ^ 1:02x}", encode_record(foreign).hex()):
         place.write_text(text.replace(raw, damaged), "utf-8")
         with pytest.raises(ConfigError, match="damaged 'succeeds'"):
             load_succession(place)
