@@ -436,3 +436,37 @@ async def test_parts_of_large_events_take_one_drain_a_turn_and_are_no_guests(
     assert len(set(drains)) == (3 if large else 1), "beside parts, other sockets are read in between"
     driver._turns.note("stream", now, now, 1, events=True, refused=False)
     assert driver._turns.room(socket, now) is None
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside small events"])
+async def test_parts_are_confirmed_after_the_small_events_that_have_come(
+    desk: tuple[Driver, Any, StubbornSocket, list[Output]], monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    _, engine, socket, _ = desk
+    times, done = count(100.0, 0.001), list[str]()  # so much later each time that a read takes one datagram
+    monkeypatch.setattr(Driver, "now", staticmethod(lambda: next(times)))
+    receive = engine.receive
+
+    def send(_socket: StubbornSocket, _trains: Sequence[Train]) -> Sequence[Train]:
+        done.append("confirmed")
+        return ()
+
+    def noted(batch: PacketBatch, at: float) -> Output:
+        out: Output = receive(batch, at)
+        done.append("part" if out.parts else "event")
+        out.trains += [Train(("127.0.0.1", 9), b"ack", 3)] * bool(out.parts)
+        return out
+
+    monkeypatch.setattr(StubbornSocket, "send", send)
+    monkeypatch.setattr(engine, "receive", noted)
+    with UdpSocket.bind("127.0.0.1", 0) as camera, UdpSocket.bind("127.0.0.1", 0) as pose:
+        engine.parts.add(camera.address)
+        engine.events.add(pose.address)
+        if beside:
+            pose.send([Train(socket.address, b"x", 1)])
+            await until(lambda: done == ["event"])
+        camera.send([Train(socket.address, b"x", 1)])
+        pose.send([Train(socket.address, b"x", 1)])
+        await until(lambda: "confirmed" in done and done.count("event") == 1 + beside)
+    expected = ["event", "part", "event", "confirmed"] if beside else ["part", "confirmed", "event"]
+    assert done == expected

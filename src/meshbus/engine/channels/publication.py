@@ -260,14 +260,25 @@ class Publications(Service):
             packed = equalize(encode_frames(offsets, data, max_payload=self._max_payload))
             plan = self._planner.plan(channel, config, now, packets=max(len(packed), 1))
             return Prepared(plan, config, (packed,), events, nbytes, origin=self._outlet(channel, now).origin)
-        sure = self._planner.carry_large(channel, config, longest)
         pieces = tuple(self._pieces(np.asarray(offsets, np.int64), data))
+        return self._prepare_large(channel, pieces, longest, config, now)._replace(events=events, nbytes=nbytes)
+
+    def _prepare_large(
+        self,
+        channel: ChannelName,
+        pieces: Sequence[Packed | NDArray[np.uint8]],
+        longest: int,
+        config: PublishConfig,
+        now: float,
+    ) -> Prepared:
+        """Prepare a publish with large events; what is returned says that it is one of `longest` bytes."""
+        sure = self._planner.carry_large(channel, config, longest)
         packets = sum(
             len(piece) if isinstance(piece, Packed) else parts_of(len(piece), self._body_bytes) for piece in pieces
         )
         plan = self._planner.plan(channel, sure, now, packets=packets)
         origin = self._outlet(channel, now).origin
-        return Prepared(plan, config, pieces, events, nbytes, aside=sure is not config, origin=origin)
+        return Prepared(plan, config, pieces, 1, longest, aside=sure is not config, origin=origin)
 
     def _pieces(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> Iterator[Packed | NDArray[np.uint8]]:
         """Yield large events as they are, and what is between them packed."""
@@ -290,7 +301,7 @@ class Publications(Service):
         """Send one event, and return the report at once if no leg has to wait for credit."""
         size = len(event)
         if size > MAX_EVENT:
-            return self.publish(channel, *columns_of([event]), config, now, out)
+            return self._publish_large(channel, event, config, now, out)
         plan = self._planner.plan(channel, config, now)
         outlet = self._outlet(channel, now)
         if outlet.plan is not plan:
@@ -319,6 +330,15 @@ class Publications(Service):
         self.sent_events += len(ways)
         self.sent_bytes += size * len(ways)
         return report
+
+    def _publish_large(
+        self, channel: ChannelName, event: bytes, config: PublishConfig, now: float, out: Output
+    ) -> Publication:
+        """Send one large event, as it is: a column of one would be a copy of it."""
+        prepared = self._prepare_large(channel, (np.frombuffer(event, np.uint8),), len(event), config, now)
+        outlet = self._outlet(channel, now)
+        number, outlet.number = outlet.number, outlet.number + 1
+        return self._send(prepared, number, now, out)
 
     def confirm(self, channel: ChannelName) -> Confirmation:
         """Begin to wait until what was sent on the reliable streams of a channel is acknowledged."""

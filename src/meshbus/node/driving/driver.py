@@ -21,6 +21,7 @@ from meshbus.engine.base.notices import AppendAsked, Control, ReplicaWork
 from meshbus.engine.base.packets import Address, Output, Train
 from meshbus.engine.core import Engine
 from meshbus.engine.session.link import MAX_TRAIN_PACKETS
+from meshbus.engine.streams.traffic import SHARED_S
 from meshbus.node.driving.lanes import Lanes
 from meshbus.node.driving.polling import Polling
 from meshbus.node.driving.turns import Turns
@@ -85,6 +86,8 @@ class Driver:
         """Datagrams that are sent at the end of this loop iteration."""
         self._single_at = -inf
         """When the last single datagram was sent."""
+        self._small_at = -inf
+        """When events last came that are no parts of large ones."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         self._asking: asyncio.TimerHandle | None = None
@@ -118,9 +121,7 @@ class Driver:
         ):
             out.trains = []
         elif follows or self._burst:
-            if not self._burst:
-                self._loop.call_soon(self._end_burst)
-            self._burst += out.trains
+            self._send_later(out.trains)
             out.trains = []
             if len(self._burst) >= MAX_BURST:
                 self._end_burst()
@@ -222,8 +223,10 @@ class Driver:
         # bring an event, which is there with the last of them.
         large = out.parts > 0
         events = bool(out.events) or large or out.forwarded > 0 or any(map(_has_events, out.control))
+        if events and not large:
+            self._small_at = began
         if out.trains:
-            self._send(out.trains)
+            self._answer(out, began)
         if out.events or out.control:
             self._report(out)
         refused = 2 * (counters.lost - lost) > datagrams
@@ -240,6 +243,16 @@ class Driver:
         if self.took is not None:
             self.took(ended - began)
         return events and not large
+
+    def _answer(self, out: Output, now: float) -> None:
+        """Send what datagrams caused; what confirms parts, only after the small events that have come were read."""
+        # A confirmation wakes the sender of the parts, and the system may give it this core at once, to seal the next
+        # ones: a small event that is here already would wait for that. The loop looks at the sockets before each of its
+        # iterations, so those that have something now are read in this one or in the next.
+        if out.parts and not out.forwarded and now - self._small_at < SHARED_S:
+            self._loop.call_soon(self._send_later, out.trains)
+        else:
+            self._send(out.trains)
 
     def _pause(self, socket: UdpSocket, wait_s: float) -> None:
         """Stop listening to a socket until it is its turn."""
@@ -276,6 +289,14 @@ class Driver:
             self.engine.handshakes.refused(address, out)
         if not self.closed:
             self.apply(out)
+
+    def _send_later(self, trains: Sequence[Train]) -> None:
+        """Send trains at the end of this loop iteration."""
+        if self.closed:
+            return
+        if not self._burst:
+            self._loop.call_soon(self._end_burst)
+        self._burst += trains
 
     def _end_burst(self) -> None:
         if self._burst and not self.closed:
