@@ -211,7 +211,7 @@ class ReliableRx:
             return []
         first = int(batch.sequences[0])
         # The fast path: exactly the next packets. Nothing is copied, whatever the size of the batch.
-        if first != self._next or self._waiting or not _consecutive(batch.sequences):
+        if first != self._next or self._waiting or not (batch.follow or _consecutive(batch.sequences)):
             return self._sort_in(batch, now)
         self._next = first + count
         number = self._number
