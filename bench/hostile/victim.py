@@ -133,7 +133,11 @@ class Victim:
 
     def take(self, batch: PacketBatch) -> None:
         """Handle a drain exactly as the driver does."""
-        self.driver.apply(self.driver._call(self.engine.receive, batch, self.clock()) or Output())
+        try:
+            out = self.engine.receive(batch, self.clock())
+        except Exception as error:  # noqa: BLE001 - as the driver does
+            out = self.driver._failed(error)
+        self.driver.apply(out)
 
     def another_peer(self, member: Member) -> int:
         """Return a peer that is not this member."""
