@@ -120,7 +120,7 @@ def aad_of(header: Buffer) -> bytes:
     """Return the 56 authenticated bytes of a packed header: all but the nonce, with hop_count as 0."""
     raw = bytes(header[:HEADER_BYTES])
     # transport.md §4: relays change hop_count (byte 6), and the nonce (bytes 12 to 23) enters the cipher by itself.
-    return raw[:12] + raw[24:] if not raw[6] else raw[:6] + b"\0" + raw[7:12] + raw[24:]
+    return raw[:12] + raw[24:] if raw[6:7] == b"\0" else raw[:6] + b"\0" + raw[7:12] + raw[24:]
 
 
 def aad_columns(headers: NDArray[np.void]) -> NDArray[np.uint8]:
