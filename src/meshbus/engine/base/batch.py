@@ -84,85 +84,33 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Packets of a best-effort stream found missing since the batch before; negative if more came late than are missing."""
     publisher_clock_ns: int | None = None
     """The publisher's clock at receipt (Unix nanoseconds), by which the stamps are restored; None if not known."""
-
-    @property
-    def offsets(self) -> NDArray[np.int64]:
-        """Where events begin and end: event `i` is `data[offsets[i] : offsets[i + 1]]`."""
-        raise NotImplementedError
-
-    @property
-    def data(self) -> NDArray[np.uint8]:
-        """The payloads, one after the other."""
-        raise NotImplementedError
-
-    @property
-    def packet_seqs(self) -> NDArray[np.uint64]:
-        """Sequence numbers of the packets that carried the events; empty for events from a log."""
-        raise NotImplementedError
-
-    @property
-    def packet_events(self) -> NDArray[np.int64]:
-        """Number of events in each of those packets."""
-        raise NotImplementedError
-
-    @property
-    def packet_stamps(self) -> NDArray[np.uint32] | None:
-        """When the events of each packet were published, as wire/stamp.py writes it; None if the publisher does not say."""
-        raise NotImplementedError
-
-    @property
-    def nbytes(self) -> int:
-        """Total size of the payloads in bytes."""
-        raise NotImplementedError
-
-    @property
-    def is_best_effort(self) -> bool:
-        """Whether the events came in packets that are not sent again if they are lost."""
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[Event]:
-        """Iterate over the events; costs one object per event."""
-        raise NotImplementedError
-
-    def payloads(self) -> list[bytes]:
-        """Return all payloads as bytes objects; costs one object per event."""
-        raise NotImplementedError
-
-    def event_times(self) -> NDArray[np.int64] | None:
-        """Return when each event was published or logged by its publisher (Unix nanoseconds); None if unknown."""
-        raise NotImplementedError
-
-    def slice(self, start: int, stop: int) -> EventBatch:
-        """Return a range of the events as a batch that shares the memory of this one."""
-        raise NotImplementedError
-
-    def payload(self, index: int) -> memoryview:
-        """Return one payload as a view into the batch."""
-        return self.data.data[int(self.offsets[index]) : int(self.offsets[index + 1])]
-
-    def to_arrow(self) -> Any:
-        """Return the payloads as a pyarrow LargeBinaryArray that shares the memory of the batch."""
-        # Imported here: the engine must work without pyarrow.
-        import pyarrow as pa
-
-        # No validity bitmap: a payload is never null. Offsets need not start at 0.
-        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
-        return pa.Array.from_buffers(pa.large_binary(), len(self), buffers)
-
-
-class EventColumns(EventBatch, frozen=True, eq=False, kw_only=True):
-    """Any number of events, as columns."""
-
-    offsets: NDArray[np.int64]
-    data: NDArray[np.uint8]
-    packet_seqs: NDArray[np.uint64]
-    packet_events: NDArray[np.int64]
-    packet_stamps: NDArray[np.uint32] | None = None
     times: NDArray[np.int64] | None = None
     """When the publisher logged each event (Unix nanoseconds), for events from a log."""
+
+    if TYPE_CHECKING:  # each form has them in its own way
+
+        @property
+        def offsets(self) -> NDArray[np.int64]:
+            """Where events begin and end: event `i` is `data[offsets[i] : offsets[i + 1]]`."""
+
+        @property
+        def data(self) -> NDArray[np.uint8]:
+            """The payloads, one after the other."""
+
+        @property
+        def packet_seqs(self) -> NDArray[np.uint64]:
+            """Sequence numbers of the packets that carried the events; empty for events from a log."""
+
+        @property
+        def packet_events(self) -> NDArray[np.int64]:
+            """Number of events in each of those packets."""
+
+        @property
+        def packet_stamps(self) -> NDArray[np.uint32] | None:
+            """When the events of each packet were published, as wire/stamp.py writes it; None if the publisher does not say."""
+
+        def slice(self, start: int, stop: int) -> EventBatch:
+            """Return a range of the events as a batch that shares the memory of this one."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -202,6 +150,29 @@ class EventColumns(EventBatch, frozen=True, eq=False, kw_only=True):
             return None
         # All events of a packet were published together, so they share its time.
         return np.repeat(restore_times(stamps, clock_ns), self.packet_events)
+
+    def payload(self, index: int) -> memoryview:
+        """Return one payload as a view into the batch."""
+        return self.data.data[int(self.offsets[index]) : int(self.offsets[index + 1])]
+
+    def to_arrow(self) -> Any:
+        """Return the payloads as a pyarrow LargeBinaryArray that shares the memory of the batch."""
+        # Imported here: the engine must work without pyarrow.
+        import pyarrow as pa
+
+        # No validity bitmap: a payload is never null. Offsets need not start at 0.
+        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        return pa.Array.from_buffers(pa.large_binary(), len(self), buffers)
+
+
+class EventColumns(EventBatch, frozen=True, eq=False, kw_only=True):
+    """Any number of events, as columns."""
+
+    offsets: NDArray[np.int64]
+    data: NDArray[np.uint8]
+    packet_seqs: NDArray[np.uint64]
+    packet_events: NDArray[np.int64]
+    packet_stamps: NDArray[np.uint32] | None = None
 
     def slice(self, start: int, stop: int) -> EventBatch:
         """Return a range of the events as a batch that shares the memory of this one."""
@@ -282,16 +253,11 @@ class SingleEvent(EventBatch, frozen=True, eq=False, kw_only=True):
         """Iterate over the event."""
         yield Event(self.event, self.channel, self.publisher, self.pub_seq, self.subprotocol_id, self._time_ns())
 
-    def event_times(self) -> NDArray[np.int64] | None:
-        """Return when the event was published (Unix nanoseconds); None if unknown."""
-        ts_ns = self._time_ns()
-        return None if ts_ns is None else np.array((ts_ns,), np.int64)
-
     def slice(self, start: int, stop: int) -> EventBatch:
         """Return a range of the events: this one, or none."""
         if start < stop:
             return self
-        fields = {name: getattr(self, name) for name in EventColumns.__struct_fields__ if name != "times"}
+        fields = {name: getattr(self, name) for name in EventColumns.__struct_fields__}
         return EventColumns(**fields).slice(start, stop)
 
     def _time_ns(self) -> int | None:
